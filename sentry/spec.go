@@ -1,0 +1,99 @@
+package sentry
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// FilesystemName is the type of a blobfs mount, as in mount(8) and in
+// /proc/filesystems.
+const FilesystemName = "blobfs"
+
+// Kind says what a volume lies on.
+type Kind string
+
+// The kinds of volumes that the embedded controller serves.
+const (
+	KindImage  Kind = "image"  // a regular file or block device, donated as an open descriptor
+	KindMemory Kind = "memory" // memory of the sandbox, gone with it
+)
+
+// RootSpec is the ownership and mode that the root directory of a new file
+// system starts with. IDs are those of the sandbox's root user namespace.
+type RootSpec struct {
+	UID, GID uint32
+	Mode     uint32 // permission bits, with set-ID and sticky bits
+}
+
+// VolumeSpec describes one volume of a sandbox.
+type VolumeSpec struct {
+	// Name identifies the volume; mounts name it as their source.
+	Name string
+	Kind Kind
+	// File is the open image (KindImage), opened read-write unless ReadOnly.
+	// AddVolume takes it over. Locks that the host holds through it live as
+	// long as the sandbox keeps it open.
+	File *os.File
+	// SizeBytes is the capacity of a KindMemory volume.
+	SizeBytes int64
+	// ReadOnly refuses every writable mount and never writes to the image.
+	ReadOnly bool
+	// New says that the image holds no file system yet: the first mount makes
+	// one. A memory volume is always new.
+	New bool
+	// PopulateRoot is the root directory of a new file system; nil means
+	// root:root 0755.
+	PopulateRoot *RootSpec
+	// ContainerID names the container that brought the volume, for messages.
+	ContainerID string
+}
+
+// Errors of the volume registry.
+var (
+	// ErrNotSetUp is returned before Setup has run.
+	ErrNotSetUp = errors.New("sentry: blobfs is not set up in this sandbox")
+	// ErrUnknownVolume is returned for a mount of a volume that the sandbox was not given.
+	ErrUnknownVolume = errors.New("sentry: no such volume in this sandbox")
+	// ErrConflict is returned when a volume is added twice with different properties.
+	ErrConflict = errors.New("sentry: volume is already part of this sandbox with other properties")
+	// ErrShutDown is returned once Shutdown has begun.
+	ErrShutDown = errors.New("sentry: blobfs has been shut down")
+)
+
+// maxVolumeName bounds VolumeSpec.Name in bytes.
+const maxVolumeName = 128
+
+func (s *VolumeSpec) validate() error {
+	switch {
+	case s.Name == "":
+		return errors.New("sentry: volume without a name")
+	case len(s.Name) > maxVolumeName:
+		return fmt.Errorf("sentry: volume name %.20q... is longer than %d bytes", s.Name, maxVolumeName)
+	case strings.ContainsAny(s.Name, "/,\x00"):
+		return fmt.Errorf("sentry: volume name %q contains one of '/', ',' and NUL", s.Name)
+	}
+	switch s.Kind {
+	case KindImage:
+		if s.File == nil {
+			return fmt.Errorf("sentry: volume %s: no image was given", s.Name)
+		}
+		if s.ReadOnly && s.New {
+			return fmt.Errorf("sentry: volume %s: a read-only image must hold a file system", s.Name)
+		}
+	case KindMemory:
+		if s.File != nil {
+			return fmt.Errorf("sentry: volume %s: a memory volume takes no image", s.Name)
+		}
+		if s.SizeBytes <= 0 {
+			return fmt.Errorf("sentry: volume %s: size of %d bytes", s.Name, s.SizeBytes)
+		}
+		if s.ReadOnly {
+			return fmt.Errorf("sentry: volume %s: a memory volume cannot be read-only", s.Name)
+		}
+	default:
+		return fmt.Errorf("sentry: volume %s: unknown kind %q", s.Name, s.Kind)
+	}
+	return nil
+}
