@@ -1,0 +1,280 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// CreateSpec describes a volume to be made.
+type CreateSpec struct {
+	Name string
+
+	// Kind is KindImage unless given.
+	Kind Kind
+
+	// SizeBytes is rounded up to SizeAlignBytes. 0 means the size of the existing image, else
+	// DefaultImageSizeBytes or DefaultMemorySizeBytes.
+	SizeBytes int64
+
+	// Image is the path of an image outside the registry: an existing one is used as it is, otherwise
+	// it is made there. Empty means an image inside the registry.
+	Image string
+}
+
+func (s *CreateSpec) validate() error {
+	if err := CheckName(s.Name); err != nil {
+		return err
+	}
+	switch s.Kind {
+	case "":
+		s.Kind = KindImage
+	case KindImage, KindMemory:
+	default:
+		return failf(ErrInvalidSpec, "volume %q: kind %q is not known; it is %q or %q", s.Name, s.Kind, KindImage, KindMemory)
+	}
+	if s.Kind == KindMemory && s.Image != "" {
+		return failf(ErrInvalidSpec, "volume %q: a memory volume has no image; give one or the other", s.Name)
+	}
+	if s.SizeBytes != 0 {
+		if err := CheckSize(s.SizeBytes); err != nil {
+			return err
+		}
+		s.SizeBytes = roundUp(s.SizeBytes)
+	}
+	if s.Image != "" {
+		path, err := filepath.Abs(s.Image)
+		if err != nil {
+			return failf(ErrImage, "image %q: %v", s.Image, err)
+		}
+		s.Image = path
+	}
+	return nil
+}
+
+// Create makes a volume and returns it. When it returns, the volume is on disk for good; if it fails or
+// the machine stops in between, there is no volume and no image of it.
+func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
+	if err := spec.validate(); err != nil {
+		return nil, err
+	}
+	unlock, err := r.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := r.clearLeftoversLocked(); err != nil {
+		return nil, err
+	}
+	dir := r.volumePath(spec.Name)
+	if _, err := os.Lstat(dir); err == nil {
+		return nil, failf(ErrExist, "volume %q exists already", spec.Name)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("volume %q: %w", spec.Name, err)
+	}
+
+	var undo func()
+	if spec.Image != "" {
+		if undo, err = r.adoptImageLocked(&spec); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				undo()
+			}
+		}()
+	}
+	if spec.SizeBytes == 0 {
+		spec.SizeBytes = DefaultImageSizeBytes
+		if spec.Kind == KindMemory {
+			spec.SizeBytes = DefaultMemorySizeBytes
+		}
+	}
+
+	temp := filepath.Join(r.volumesPath(), tempPrefix+spec.Name)
+	defer os.RemoveAll(temp) // nothing is left there on success
+	full := &Spec{
+		Version:   specVersion,
+		Name:      spec.Name,
+		ID:        newID(),
+		Kind:      spec.Kind,
+		SizeBytes: spec.SizeBytes,
+		Image:     spec.Image,
+		CreatedAt: r.opts.Now().UTC(),
+	}
+	if err := r.fill(temp, full); err != nil {
+		return nil, asOneOf(err, spec.Name)
+	}
+	if err := os.Rename(temp, dir); err != nil {
+		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
+	}
+	if err := syncDir(r.volumesPath()); err != nil {
+		// The rename may or may not last: only its absence can be promised.
+		return nil, errors.Join(fmt.Errorf("create volume %q: %w", spec.Name, err), os.RemoveAll(dir))
+	}
+	return &Volume{dir: dir, spec: *full}, nil
+}
+
+// fill makes the directory of a volume at temp and everything in it, durably.
+func (r *Registry) fill(temp string, spec *Spec) error {
+	if err := os.Mkdir(temp, 0o700); err != nil {
+		return err
+	}
+	// The mode is what the root directory of the volume begins with, see PopulateFrom.
+	mountpoint := filepath.Join(temp, mountpointDir)
+	if err := os.Mkdir(mountpoint, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(mountpoint, 0o755); err != nil { // whatever the umask is
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(temp, lockFile), nil, 0o600); err != nil {
+		return err
+	}
+	if spec.Kind == KindImage && spec.Image == "" {
+		if err := r.makeImage(filepath.Join(temp, imageFile), spec.SizeBytes, spec.Name); err != nil {
+			return err
+		}
+	}
+	return writeSpec(temp, spec)
+}
+
+// makeImage creates and formats a sparse image, durably but for its name in the directory.
+func (r *Registry) makeImage(path string, sizeBytes int64, label string) error {
+	if r.opts.Format == nil {
+		return errors.New("this program cannot format images")
+	}
+	if err := makeSparse(path, sizeBytes); err != nil {
+		return err
+	}
+	err := r.opts.Format(path, sizeBytes, label)
+	if err == nil {
+		err = checkFormatted(path, sizeBytes)
+	}
+	if err == nil {
+		err = syncFile(path)
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+	return err
+}
+
+// checkFormatted notices a formatter that cut or extended the image.
+func checkFormatted(path string, sizeBytes int64) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.Size() != sizeBytes {
+		return fmt.Errorf("formatting changed the image from %d to %d bytes", sizeBytes, info.Size())
+	}
+	return nil
+}
+
+// adoptImageLocked checks the image at spec.Image and completes spec from it, or makes it if it is not
+// there. undo takes back what it made.
+func (r *Registry) adoptImageLocked(spec *CreateSpec) (undo func(), err error) {
+	nothing := func() {}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(spec.Image))
+	if err != nil {
+		return nil, failf(ErrImage, "image %s: its directory cannot be used: %v", spec.Image, reason(err))
+	}
+	root, err := filepath.EvalSymlinks(r.opts.Root)
+	if err != nil {
+		return nil, fmt.Errorf("volume root %s: %w", r.opts.Root, err)
+	}
+	if _, inside := relativeTo(root, filepath.Join(dir, filepath.Base(spec.Image))); inside {
+		return nil, failf(ErrImage, "image %s lies in the volume root %s; keep it elsewhere, or leave out the path to have one made there", spec.Image, root)
+	}
+	info, err := os.Stat(spec.Image)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r.makeExternal(spec)
+	}
+	if err != nil {
+		return nil, failf(ErrImage, "image %s: %v", spec.Image, reason(err))
+	}
+	if !info.Mode().IsRegular() {
+		return nil, failf(ErrImage, "image %s is not a regular file", spec.Image)
+	}
+	if spec.SizeBytes != 0 && spec.SizeBytes != info.Size() {
+		return nil, failf(ErrInvalidSize, "image %s exists and has %d bytes, not %d; leave out the size to use it as it is", spec.Image, info.Size(), spec.SizeBytes)
+	}
+	if err := r.checkNotRegistered(spec.Image, info); err != nil {
+		return nil, err
+	}
+	if r.opts.Probe == nil {
+		return nil, errors.New("this program cannot check images")
+	}
+	if err := r.opts.Probe(spec.Image); err != nil {
+		return nil, failf(ErrImage, "image %s cannot be used: %v", spec.Image, err)
+	}
+	if err := CheckSize(info.Size()); err != nil {
+		return nil, failf(ErrInvalidSize, "image %s: %v", spec.Image, err)
+	}
+	spec.SizeBytes = info.Size()
+	return nothing, nil
+}
+
+// checkNotRegistered refuses a file that is the image of another volume, under whatever path.
+func (r *Registry) checkNotRegistered(path string, info fs.FileInfo) error {
+	volumes, err := r.List()
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	for _, volume := range volumes {
+		if other := volume.ImagePath(); other != "" {
+			if otherInfo, err := os.Stat(other); err == nil && os.SameFile(info, otherInfo) {
+				return failf(ErrImage, "image %s is the image of volume %q already", path, volume.Name())
+			}
+		}
+	}
+	return nil
+}
+
+// makeExternal makes a new image at spec.Image: under another name first, so that the path holds a
+// whole image or nothing.
+func (r *Registry) makeExternal(spec *CreateSpec) (undo func(), err error) {
+	if _, err := os.Lstat(spec.Image); err == nil {
+		return nil, failf(ErrImage, "image %s is a symbolic link to nothing", spec.Image)
+	}
+	if spec.SizeBytes == 0 {
+		spec.SizeBytes = DefaultImageSizeBytes
+	}
+	temp := fmt.Sprintf("%s.tmp-%s", spec.Image, newID()[:8])
+	if err := r.makeImage(temp, spec.SizeBytes, spec.Name); err != nil {
+		return nil, asOneOf(err, spec.Name)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, spec.Image, unix.RENAME_NOREPLACE); err != nil {
+		os.Remove(temp)
+		return nil, failf(ErrImage, "image %s: %v", spec.Image, err)
+	}
+	undo = func() { os.Remove(spec.Image) }
+	if err := syncDir(filepath.Dir(spec.Image)); err != nil {
+		undo()
+		return nil, failf(ErrImage, "image %s: %v", spec.Image, err)
+	}
+	return undo, nil
+}
+
+// asOneOf keeps a complete error of ours and puts the name of the volume before any other.
+func asOneOf(err error, name string) error {
+	var own *failure
+	if errors.As(err, &own) {
+		return err
+	}
+	return fmt.Errorf("create volume %q: %w", name, err)
+}
+
+// reason strips the operation and the path that the caller names already from an error of package os.
+func reason(err error) error {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		return pathErr.Err
+	}
+	return err
+}
