@@ -233,8 +233,8 @@ func readHolder(file *os.File) string {
 
 var nameRE = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// maxNameBytes leaves room for the prefix and suffix of a volume in transit in a 255-byte file name.
-const maxNameBytes = 200
+// maxNameBytes is far below what a file name holds, with room for the prefixes of a volume in transit.
+const maxNameBytes = 128
 
 // CheckName returns ErrInvalidName unless name is a volume name, by the rule that Docker has for its own.
 func CheckName(name string) error {
