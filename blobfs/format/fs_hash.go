@@ -1,0 +1,54 @@
+package format
+
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// NameHash is SipHash-2-4 with 64 bits of result (Aumasson and Bernstein,
+// 2012), keyed with the volume's seed, so that nobody can choose names that
+// collide in a volume they do not know.
+func NameHash(seed *[16]byte, name []byte) uint64 {
+	k0 := binary.LittleEndian.Uint64(seed[:8])
+	k1 := binary.LittleEndian.Uint64(seed[8:])
+	v0 := k0 ^ 0x736f6d6570736575
+	v1 := k1 ^ 0x646f72616e646f6d
+	v2 := k0 ^ 0x6c7967656e657261
+	v3 := k1 ^ 0x7465646279746573
+
+	last := uint64(len(name)) << 56
+	for len(name) >= 8 {
+		m := binary.LittleEndian.Uint64(name)
+		v3 ^= m
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+		v0 ^= m
+		name = name[8:]
+	}
+	for i, c := range name {
+		last |= uint64(c) << (8 * i)
+	}
+	v3 ^= last
+	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	v0 ^= last
+	v2 ^= 0xff
+	for range 4 {
+		v0, v1, v2, v3 = sipRound(v0, v1, v2, v3)
+	}
+	return v0 ^ v1 ^ v2 ^ v3
+}
+
+func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
+	v0 += v1
+	v2 += v3
+	v1 = bits.RotateLeft64(v1, 13) ^ v0
+	v3 = bits.RotateLeft64(v3, 16) ^ v2
+	v0 = bits.RotateLeft64(v0, 32)
+	v2 += v1
+	v0 += v3
+	v1 = bits.RotateLeft64(v1, 17) ^ v2
+	v3 = bits.RotateLeft64(v3, 21) ^ v0
+	v2 = bits.RotateLeft64(v2, 32)
+	return v0, v1, v2, v3
+}
