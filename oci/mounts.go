@@ -90,7 +90,7 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 			return Mount{}, false, err
 		}
 		if sub != "" {
-			return Mount{}, false, fmt.Errorf("the source %s is a directory in volume %q; only a whole volume can be mounted: use the volume and the directory %q below the destination",
+			return Mount{}, false, fmt.Errorf("the source %q is a directory in volume %q; only a whole volume can be mounted: use the volume and the directory %q below the destination",
 				mount.Source, found.Name(), sub)
 		}
 		volume = found
