@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// fioJob is a fio command line that stops at the first error.
+func fioJob(args string) string {
+	return "fio --name=job --directory=/data --bs=4k --size=48m --thread --randseed=42 --verify_fatal=1 " + args
+}
+
+// TestFioVerify writes 4 KiB blocks at random places and reads them back against
+// their checksums, with the engines that databases use.
+func TestFioVerify(t *testing.T) {
+	backings := []struct {
+		name string
+		args []string
+	}{
+		{"memory", []string{"--size=256M", "--memory"}},
+		{"image", []string{"--size=256M"}},
+	}
+	for _, backing := range backings {
+		for _, engine := range []string{"psync", "libaio --iodepth=16"} {
+			for _, direct := range []int{0, 1} {
+				name := fmt.Sprintf("%s/%s/direct=%d", backing.name, strings.Fields(engine)[0], direct)
+				t.Run(name, func(t *testing.T) {
+					m := storage(t, "/data", backing.args...)
+					out := run(t, bundle(fioJob(fmt.Sprintf("--rw=randwrite --verify=crc32c --direct=%d --ioengine=%s", direct, engine)), m))
+					if !strings.Contains(out, "err= 0") {
+						t.Fatalf("fio did not report success:\n%s", out)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestFioVerifyAcrossSandboxes writes in one sandbox and verifies in the next.
+func TestFioVerifyAcrossSandboxes(t *testing.T) {
+	m := storage(t, "/data", "--size=256M")
+	job := "--rw=randwrite --verify=crc32c --ioengine=psync --fsync=64 "
+	run(t, bundle(fioJob(job+"--do_verify=0"), m))
+	run(t, bundle(fioJob(job+"--verify_only=1"), m))
+}
