@@ -45,7 +45,8 @@ func ValidFileType(t uint8) bool {
 // Limits of the file system items.
 const (
 	MaxFileBlocks   = 1 << 32 // 16 TiB in blocks of 4 KiB
-	MaxFileBytes    = MaxFileBlocks * 4096
+	MaxExtentBlocks = 1 << 20 // of one ExtentItem of a file
+	MaxFileBytes    = MaxFileBlocks * BlockSizeBytes
 	MaxLinkCount    = 65000
 	MaxSymlinkBytes = 4095
 )

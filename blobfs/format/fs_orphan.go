@@ -1,7 +1,5 @@
 package format
 
-import "encoding/binary"
-
 // OrphanKind says what must be finished after a crash.
 type OrphanKind uint8
 
@@ -44,41 +42,4 @@ func DecodeOrphan(b []byte) (Orphan, error) {
 		return o, itemError("orphan", b, "kind")
 	}
 	return o, nil
-}
-
-// FSInfo is the item of key {0, KindInode, 0}: what the file system must know
-// about the volume before anything else.
-//
-//	 0       1                               8                              16                              32
-//	+-------+-------------------------------+-------------------------------+-------------------------------+
-//	|ver = 1| 0                             | inode of the root directory   | hash seed                     |
-//	+-------+-------------------------------+-------------------------------+-------------------------------+
-type FSInfo struct {
-	Root uint64
-	Seed [16]byte // key of NameHash
-}
-
-// FSInfoBytes is the size of the item.
-const FSInfoBytes = 32
-
-const fsInfoVersion = 1
-
-// Encode writes the item into b, which must have FSInfoBytes bytes.
-func (f *FSInfo) Encode(b []byte) {
-	clear(b[:FSInfoBytes])
-	b[0] = fsInfoVersion
-	binary.LittleEndian.PutUint64(b[8:], f.Root)
-	copy(b[16:], f.Seed[:])
-}
-
-// DecodeFSInfo reads and checks the item. The error wraps ErrCorrupt.
-func DecodeFSInfo(b []byte) (FSInfo, error) {
-	if len(b) != FSInfoBytes || b[0] != fsInfoVersion || !allZero(b[1:8]) {
-		return FSInfo{}, itemError("file-system information", b, "length, version or reserved bytes")
-	}
-	f := FSInfo{Root: binary.LittleEndian.Uint64(b[8:]), Seed: [16]byte(b[16:32])}
-	if f.Root == 0 {
-		return f, itemError("file-system information", b, "root inode")
-	}
-	return f, nil
 }
