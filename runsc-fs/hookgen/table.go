@@ -1,0 +1,155 @@
+package main
+
+// hookTable lists every change that runsc-fs makes to gVisor. docs/hooks.md
+// tells the story around it. The hooked code runs in three processes: the
+// runsc command on the host, the sandbox ("boot"), and the gofer, which is
+// only kept from serving volumes.
+var hookTable = []hook{
+	// The runsc command, on the host.
+	{
+		name: "open-spec",
+		why:  "bind mounts of volumes become volume mounts, for every process that reads the spec",
+		file: "runsc/specutils/specutils.go",
+		at:   funcStart{"OpenSpec"},
+		code: `if f, err := HOOKS.OpenSpec(bundleDir); f != nil || err != nil {
+			return f, err
+		}`,
+	},
+	{
+		name: "volume-source",
+		why:  "the source of a volume mount is a name, not a path in the bundle",
+		file: "runsc/specutils/specutils.go",
+		at:   afterStmt{"fixSpec", "m := &spec.Mounts[i]"},
+		code: `if HOOKS.IsVolumeMount(m) {
+			continue
+		}`,
+	},
+	{
+		name: "open-root-volumes",
+		why:  "volumes are opened and locked before any process starts",
+		file: "runsc/container/container.go",
+		at:   funcStart{"(*Container).createRoot"},
+		code: `if err := HOOKS.OpenVolumes(args.Spec, c.ID, sandboxID); err != nil {
+			return err
+		}
+		defer HOOKS.ForgetVolumes(c.ID)`,
+	},
+	{
+		name: "check-subcontainer-volumes",
+		why:  "a container that cannot get its volumes is not created",
+		file: "runsc/container/container.go",
+		at:   funcStart{"(*Container).createSubcontainer"},
+		code: `if err := HOOKS.CheckVolumes(spec, c.Sandbox.ID); err != nil {
+			return err
+		}`,
+	},
+	{
+		name: "open-subcontainer-volumes",
+		why:  "volumes are opened and locked before the gofer starts",
+		file: "runsc/container/container.go",
+		at:   beforeStmt{"(*Container).startImpl", "if err := cgroup.RunInCgroup("},
+		code: `if err := HOOKS.OpenVolumes(c.Spec, c.ID, c.Sandbox.ID); err != nil {
+			return err
+		}
+		defer HOOKS.ForgetVolumes(c.ID)`,
+	},
+	{
+		name: "donate-volumes",
+		why:  "the sandbox process inherits the open volumes",
+		file: "runsc/sandbox/sandbox.go",
+		at:   afterStmt{"(*Sandbox).createSandboxProcess", `donations.DonateAndClose("sink-fds"`},
+		code: `if err := HOOKS.DonateVolumes(s.ID, args.Spec, &donations, cmd); err != nil {
+			return err
+		}`,
+	},
+	{
+		name: "send-volumes",
+		why:  "a running sandbox receives the volumes of a further container",
+		file: "runsc/sandbox/sandbox.go",
+		at:   beforeStmt{"(*Sandbox).StartSubcontainer", "if err := s.call(boot.ContMgrStartSubcontainer"},
+		code: `HOOKS.SendVolumes(cid, &args.BlobfsVolumes, &args.FilePayload.Files)`,
+	},
+	{
+		name: "stop-orderly",
+		why:  "a sandbox with volumes writes them back before it is killed",
+		file: "runsc/sandbox/sandbox.go",
+		at:   funcStart{"(*Sandbox).destroy"},
+		code: `HOOKS.StopSandbox(s.Pid.Load(), func() error {
+			return s.SignalContainer(s.ID, unix.SIGKILL, true)
+		})`,
+	},
+
+	// The sandbox process.
+	{
+		name: "boot-flags",
+		why:  "donated volumes are named on the command line of the sandbox",
+		file: "runsc/cmd/boot.go",
+		at:   funcStart{"(*Boot).SetFlags"},
+		code: `HOOKS.SetBootFlags(f)`,
+	},
+	{
+		name: "setup",
+		why:  "volumes and their memory are set up before the system call filter",
+		file: "runsc/cmd/boot.go",
+		at:   beforeStmt{"(*Boot).Execute", "l, err := boot.New(bootArgs)"},
+		code: `if err := HOOKS.Setup(b.totalMem); err != nil {
+			util.Fatalf("%v", err)
+		}`,
+	},
+	{
+		name: "register-filesystem",
+		why:  "blobfs is a file system type of a sandbox with volumes",
+		file: "runsc/boot/vfs.go",
+		at:   beforeStmt{"registerFilesystems", "if err := memdev.Register(vfsObj)"},
+		code: `if err := HOOKS.RegisterFilesystem(vfsObj); err != nil {
+			return err
+		}`,
+	},
+	{
+		name: "mount-options",
+		why:  "a volume mount is served by blobfs and refuses unknown options",
+		file: "runsc/boot/vfs.go",
+		at:   switchCase{"getMountNameAndOptions", "m.mount.Type"},
+		code: `case HOOKS.FilesystemName:
+			return HOOKS.MountOptions(m.mount)`,
+	},
+	{
+		name: "seccomp-rules",
+		why:  "system calls that volumes need beyond the stock filter",
+		file: "runsc/boot/filter/config/config.go",
+		at:   beforeStmt{"rules", "s.Merge(opt.Platform.SyscallFilters(vars))"},
+		code: `s.Merge(HOOKS.SeccompRules())`,
+	},
+	{
+		name: "start-args",
+		why:  "describes the volume files at the end of the file payload",
+		file: "runsc/boot/controller.go",
+		at:   structField{"StartArgs"},
+		code: `BlobfsVolumes []HOOKS.VolumeArg`,
+	},
+	{
+		name: "receive-volumes",
+		why:  "volumes of a further container arrive with its start request",
+		file: "runsc/boot/controller.go",
+		at:   beforeStmt{"(*containerManager).StartSubcontainer", "cm.l.mu.Lock()"},
+		code: `if err := HOOKS.ReceiveVolumes(args.BlobfsVolumes, &args.FilePayload.Files); err != nil {
+			return err
+		}`,
+	},
+	{
+		name: "shutdown",
+		why:  "volumes are written back and closed when the sandbox ends",
+		file: "runsc/boot/loader.go",
+		at:   funcStart{"(*Loader).Destroy"},
+		code: `HOOKS.Shutdown()`,
+	},
+
+	// Any process.
+	{
+		name: "installed",
+		why:  "lets the binary tell a build with hooks from one without",
+		file: "runsc/boot/vfs.go",
+		at:   fileEnd{},
+		code: `func init() { HOOKS.MarkInstalled() }`,
+	},
+}

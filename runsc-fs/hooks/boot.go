@@ -1,0 +1,238 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/log"
+	"gvisor.dev/gvisor/pkg/seccomp"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"runsc-fs/sentry"
+)
+
+// Names of the flags of the sandbox process.
+const (
+	volumesFlag   = "blobfs-volumes"
+	volumeFDsFlag = "blobfs-volume-fds"
+)
+
+// boot is the state of the sandbox process.
+var boot struct {
+	// volumes and fds are set by the flags and not changed afterwards.
+	volumes volumeArgs
+	fds     intList
+
+	// shutdown makes the first call of Shutdown do the work and others wait.
+	shutdown sync.Once
+}
+
+// SetBootFlags adds the flags of the sandbox process.
+func SetBootFlags(f *flag.FlagSet) {
+	f.Var(&boot.volumes, volumesFlag, "JSON list of the blobfs volumes donated to the sandbox")
+	f.Var(&boot.fds, volumeFDsFlag, "descriptors of the donated volumes, in the order of the list")
+}
+
+// enabled tells whether the sandbox has volumes or may get some.
+func enabled() bool { return boot.volumes.set }
+
+// Setup takes the donated volumes. It runs once, before the system call filter
+// is installed; totalMemory is the memory limit of the sandbox in bytes, 0 if
+// unknown.
+func Setup(totalMemory uint64) error {
+	if !enabled() {
+		return nil
+	}
+	cfg := sentry.Config{ArenaBytes: arenaBytes(totalMemory), Logf: log.Infof}
+	if err := sentry.Setup(cfg); err != nil {
+		return fmt.Errorf("blobfs: %w", err)
+	}
+	files := make([]*os.File, len(boot.fds))
+	for i, fd := range boot.fds {
+		unix.CloseOnExec(fd)
+		files[i] = os.NewFile(uintptr(fd), fmt.Sprintf("blobfs volume file %d", i))
+	}
+	return addVolumes(boot.volumes.list, files)
+}
+
+// arenaBytes sizes the memory that holds the page cache and all device
+// buffers: an eighth of what the sandbox may use, within bounds. The memory is
+// taken as it is needed.
+func arenaBytes(totalMemory uint64) int64 {
+	const (
+		least = 64 << 20
+		most  = 1 << 30
+	)
+	if totalMemory == 0 {
+		return sentry.DefaultArenaBytes
+	}
+	return int64(min(max(totalMemory/8, least), most)) &^ (1<<21 - 1)
+}
+
+// addVolumes gives volumes and their files to package sentry. It owns files.
+func addVolumes(args []VolumeArg, files []*os.File) error {
+	var errs []error
+	for i := range args {
+		a := &args[i]
+		if a.files() > len(files) {
+			errs = append(errs, fmt.Errorf("volume %q came without its files", a.Name))
+			break
+		}
+		own := files[:a.files()]
+		files = files[a.files():]
+		if err := addVolume(a, own); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, f := range files {
+		f.Close()
+	}
+	return errors.Join(errs...)
+}
+
+func addVolume(a *VolumeArg, files []*os.File) error {
+	spec := sentry.VolumeSpec{
+		Name:        a.Name,
+		Kind:        sentry.Kind(a.Kind),
+		SizeBytes:   a.SizeBytes,
+		ReadOnly:    a.ReadOnly,
+		ContainerID: a.Container,
+	}
+	if a.HasImage {
+		spec.File = files[0]
+		files = files[1:]
+	}
+	if a.Root != nil {
+		spec.PopulateRoot = &sentry.RootSpec{UID: a.Root.UID, GID: a.Root.GID, Mode: a.Root.Mode}
+	}
+	if err := sentry.AddVolume(spec); err != nil {
+		if spec.File != nil {
+			spec.File.Close()
+		}
+		for _, f := range files {
+			f.Close()
+		}
+		return fmt.Errorf("volume %q: %w", a.Name, err)
+	}
+	return nil
+}
+
+// ReceiveVolumes takes the volumes of a further container out of the file
+// payload of its start request, where they are the last files.
+func ReceiveVolumes(args []VolumeArg, payload *[]*os.File) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !enabled() {
+		return fmt.Errorf("volume %q: this sandbox was not made for blobfs volumes", args[0].Name)
+	}
+	n := 0
+	for i := range args {
+		n += args[i].files()
+	}
+	if n > len(*payload) {
+		return fmt.Errorf("volume %q came without its files", args[0].Name)
+	}
+	// The files of a request are closed with it.
+	sent := (*payload)[len(*payload)-n:]
+	*payload = (*payload)[:len(*payload)-n]
+	files := make([]*os.File, 0, n)
+	for _, f := range sent {
+		fd, err := unix.Dup(int(f.Fd()))
+		if err != nil {
+			for _, f := range files {
+				f.Close()
+			}
+			return fmt.Errorf("volume files: %w", err)
+		}
+		files = append(files, os.NewFile(uintptr(fd), f.Name()))
+	}
+	return addVolumes(args, files)
+}
+
+// RegisterFilesystem makes blobfs a file system type of the sandbox.
+func RegisterFilesystem(vfsObj *vfs.VirtualFilesystem) error {
+	if !enabled() {
+		return nil
+	}
+	return sentry.Register(vfsObj)
+}
+
+// SeccompRules returns what the sandbox may call beyond the stock filter.
+func SeccompRules() seccomp.SyscallRules {
+	rules := seccomp.NewSyscallRules()
+	if !enabled() {
+		return rules
+	}
+	// The stock filter has everything else that a volume needs: pread64,
+	// pwrite64 and their vector forms, fsync, fallocate and shared mappings.
+	//
+	// Flush of an image: fsync would also write the image's own times to the
+	// host's journal on every commit. The call takes a descriptor only, and
+	// reaches nothing that fsync does not.
+	rules.Add(unix.SYS_FDATASYNC, seccomp.MatchAll{})
+	return rules
+}
+
+// MountOptions translates a volume mount of a container's specification.
+func MountOptions(m *specs.Mount) (string, *vfs.MountOptions, error) {
+	if !enabled() {
+		return "", nil, fmt.Errorf("volume %q was not given to this sandbox", m.Source)
+	}
+	opts := &vfs.MountOptions{
+		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true},
+	}
+	data := []string{"volume=" + m.Source}
+	for _, o := range m.Options {
+		switch o {
+		case "ro":
+			opts.ReadOnly = true
+		case "rw":
+			opts.ReadOnly = false
+		case "noexec":
+			opts.Flags.NoExec = true
+		case "exec":
+			opts.Flags.NoExec = false
+		case "nosuid":
+			opts.Flags.NoSUID = true
+		case "suid":
+			opts.Flags.NoSUID = false
+		case "noatime":
+			opts.Flags.NoATime = true
+		case "atime":
+			opts.Flags.NoATime = false
+		case "nodev", "dev", "relatime", "norelatime", "strictatime", "defaults":
+			// Device files open the sandbox's own devices at most.
+		default:
+			return "", nil, fmt.Errorf("volume %q: mount option %q is not supported", m.Source, o)
+		}
+	}
+	opts.GetFilesystemOptions.Data = strings.Join(data, ",")
+	return FilesystemName, opts, nil
+}
+
+// shutdownTimeout bounds the write-back at the end of a sandbox. What is left
+// then is lost as in a power cut: nothing that was synced.
+const shutdownTimeout = 100 * time.Second
+
+// Shutdown writes all volumes back and closes them, which frees their locks.
+func Shutdown() {
+	if !enabled() {
+		return
+	}
+	boot.shutdown.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		if err := sentry.Shutdown(ctx); err != nil {
+			log.Warningf("blobfs: closing the volumes: %v", err)
+		}
+	})
+}
