@@ -1,0 +1,200 @@
+package nvme
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+
+	"runsc-fs/nvme/spec"
+)
+
+// Namespace is one namespace of a Controller. It is a BlockDevice.
+type Namespace struct {
+	c         *Controller
+	id        uint32
+	geometry  Geometry
+	sizeBytes int64
+	lbaShift  uint
+	maxData   int
+	closed    atomic.Bool
+	owner     bool // Close closes the controller, too
+}
+
+var _ BlockDevice = (*Namespace)(nil)
+
+// ActiveNamespaces lists the numbers of the active namespaces in ascending
+// order (Identify, CNS 02h).
+func (c *Controller) ActiveNamespaces() ([]uint32, error) {
+	var ids []uint32
+	after := uint32(0)
+	for {
+		page, err := c.identify(spec.CNSActiveNSIDList, after)
+		if err != nil {
+			return nil, fmt.Errorf("listing namespaces: %w", err)
+		}
+		for ; len(page) >= 4; page = page[4:] {
+			id := binary.LittleEndian.Uint32(page)
+			if id == 0 {
+				return ids, nil
+			}
+			if id <= after || id > c.info.Namespaces || id >= spec.NSIDAll-1 {
+				return nil, fmt.Errorf("listing namespaces: %w: number %d after %d, of at most %d", ErrProtocol, id, after, c.info.Namespaces)
+			}
+			ids = append(ids, id)
+			after = id
+		}
+	}
+}
+
+// Namespace opens a namespace by its number (Identify, CNS 00h). Closing it
+// leaves the controller open.
+func (c *Controller) Namespace(nsid uint32) (*Namespace, error) {
+	if nsid == 0 || nsid >= spec.NSIDAll-1 {
+		return nil, fmt.Errorf("%w: number %d", ErrNoNamespace, nsid)
+	}
+	page, err := c.identify(spec.CNSNamespace, nsid)
+	var status *StatusError
+	if errors.As(err, &status) && status.Status() == spec.InvalidNamespace {
+		return nil, fmt.Errorf("%w: number %d", ErrNoNamespace, nsid)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("identifying namespace %d: %w", nsid, err)
+	}
+	ns := &Namespace{c: c, id: nsid}
+	if err := ns.setGeometry(page); err != nil {
+		return nil, fmt.Errorf("namespace %d: %w", nsid, err)
+	}
+	return ns, nil
+}
+
+// OpenNamespace opens a controller for one of its namespaces. Closing the
+// device closes the controller and t. On failure t is closed, too.
+func OpenNamespace(t Transport, nsid uint32, opts Options) (*Namespace, error) {
+	c, err := Open(t, opts)
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	ns, err := c.Namespace(nsid)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	ns.owner = true
+	return ns, nil
+}
+
+// setGeometry takes over the Identify Namespace structure (NVM 1.0, figure 97)
+// and refuses what the driver cannot serve.
+func (ns *Namespace) setGeometry(page []byte) error {
+	le := binary.LittleEndian
+	blocks := le.Uint64(page[spec.IDNSNSZE:])
+	if blocks == 0 {
+		return fmt.Errorf("%w: not active", ErrNoNamespace)
+	}
+	index := spec.FormatIndex(page[spec.IDNSFLBAS])
+	if index > int(page[spec.IDNSNLBAF]) || index > 63 {
+		return fmt.Errorf("%w: LBA format %d of %d is in use", ErrProtocol, index, int(page[spec.IDNSNLBAF])+1)
+	}
+	format := le.Uint32(page[spec.IDNSLBAF+4*index:])
+	if ms := format & 0xffff; ms != 0 || page[spec.IDNSDPS]&7 != 0 {
+		return fmt.Errorf("%w: its LBA format has %d bytes of metadata for each block (protection type %d); format it without metadata", ErrUnsupported, ms, page[spec.IDNSDPS]&7)
+	}
+	lbads := uint(format >> 16 & 0xff)
+	if lbads < 9 || lbads > 12 {
+		return fmt.Errorf("%w: logical blocks of 2^%d bytes, not of 512 to 4096", ErrUnsupported, lbads)
+	}
+	if blocks > math.MaxInt64>>lbads {
+		return fmt.Errorf("%w: %d blocks of 2^%d bytes", ErrProtocol, blocks, lbads)
+	}
+	c := ns.c
+	ns.lbaShift = lbads
+	ns.maxData = min(c.maxData, spec.MaxNLB<<lbads)
+	ns.sizeBytes = int64(blocks) << lbads
+	atomicBlocks := c.info.AtomicWriteBlocks
+	if page[spec.IDNSNSFEAT]&spec.NSFEATAtomics != 0 {
+		atomicBlocks = int(le.Uint16(page[spec.IDNSNAWUPF:])) + 1
+	}
+	if le.Uint16(page[spec.IDNSNABSPF:]) != 0 {
+		atomicBlocks = 1 // a write across such a boundary may be torn there
+	}
+	vwc := c.info.VolatileWriteCache
+	if vwc {
+		if v, err := c.feature(spec.FeatureVolatileWriteCache); err == nil {
+			vwc = v&1 != 0 // present, but turned off: nothing to flush
+		}
+	}
+	ns.geometry = Geometry{
+		LBASizeBytes:       1 << lbads,
+		Blocks:             int64(blocks),
+		MaxTransferBytes:   ns.maxData,
+		AtomicWriteBytes:   min(atomicBlocks<<lbads, ns.maxData),
+		VolatileWriteCache: vwc,
+		Deallocate:         c.info.ONCS&spec.ONCSDSM != 0,
+		WriteZeroes:        c.info.ONCS&spec.ONCSWriteZeroes != 0,
+	}
+	return nil
+}
+
+// ID is the namespace's number.
+func (ns *Namespace) ID() uint32 { return ns.id }
+
+// Controller is the controller that the namespace belongs to.
+func (ns *Namespace) Controller() *Controller { return ns.c }
+
+// Geometry implements BlockDevice.
+func (ns *Namespace) Geometry() Geometry { return ns.geometry }
+
+// Arena implements BlockDevice.
+func (ns *Namespace) Arena() *Arena { return ns.c.arena }
+
+// Do implements BlockDevice. All requests go to one queue pair, a free one if
+// there is any. Requests are split where the controller or the layout of Vec
+// demands it; each fails or succeeds as a whole and independently of the
+// others. An error of a request is ErrInvalidRequest, ErrUnsupported or
+// ErrClosed when nothing was sent, a *StatusError, or one of the conditions of
+// the controller; see the variables. Once Do returns the controller does not
+// touch the memory of the requests any more, whatever happened.
+func (ns *Namespace) Do(reqs []Request) error {
+	if len(reqs) == 0 {
+		return nil
+	}
+	for i := range reqs {
+		reqs[i].Err = nil
+	}
+	q := ns.c.pick()
+	q.mu.Lock()
+	b, err := q.beginLocked(ns, reqs)
+	failed := err != nil
+	if !failed {
+		q.driveLocked(b)
+		failed = b.failed
+		q.endLocked(b)
+	}
+	q.mu.Unlock()
+	q.users.Add(-1)
+	if !failed {
+		return nil
+	}
+	for i := range reqs {
+		if err != nil {
+			reqs[i].Err = err
+		}
+		if reqs[i].Err != nil {
+			return reqs[i].Err
+		}
+	}
+	return nil
+}
+
+// Close implements BlockDevice.
+func (ns *Namespace) Close() error {
+	ns.closed.Store(true)
+	for _, q := range ns.c.io {
+		q.waitIdle(ns)
+	}
+	if ns.owner {
+		return ns.c.Close()
+	}
+	return nil
+}

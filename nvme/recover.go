@@ -1,0 +1,294 @@
+package nvme
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"runsc-fs/nvme/spec"
+)
+
+// Stages of waiting for completions: spin, then yield the processor to other
+// goroutines, then sleep longer and longer.
+const (
+	maxSpin  = 20 * time.Microsecond
+	minSpin  = 1 * time.Microsecond
+	maxYield = 200 * time.Microsecond
+	minSleep = 20 * time.Microsecond
+	maxSleep = 1 * time.Millisecond
+)
+
+// waiter is the progress of one wait.
+type waiter struct {
+	began int64 // 0: the wait has not begun
+	sleep time.Duration
+}
+
+// driveLocked sends all of b and returns when it is done. The caller holds
+// q.mu, which is released while waiting.
+func (q *queuePair) driveLocked(b *batch) {
+	var w waiter
+	for {
+		n := q.submitLocked(b)
+		n += q.reapLocked()
+		if b.finished() {
+			break
+		}
+		if q.fault != nil {
+			epoch, cause := q.c.epoch.Load(), q.fault
+			q.mu.Unlock()
+			q.c.reset(epoch, cause)
+			q.mu.Lock()
+		} else if n == 0 {
+			q.waitLocked(b, &w)
+		}
+	}
+	if w.began != 0 {
+		q.latencyNs += (q.c.now() - w.began - q.latencyNs) / 8
+	}
+}
+
+// waitLocked lets some time pass and looks after deadlines and the state of
+// the controller.
+func (q *queuePair) waitLocked(b *batch, w *waiter) {
+	now := q.c.now()
+	if w.began == 0 {
+		w.began = now
+	}
+	waited := time.Duration(now - w.began)
+	spin := minSpin
+	if l := time.Duration(q.latencyNs); l < maxSpin {
+		spin = min(max(2*l, minSpin), maxSpin)
+	}
+	switch {
+	case waited < spin:
+		q.mu.Unlock()
+		q.mu.Lock()
+	case waited < maxYield:
+		q.mu.Unlock()
+		runtime.Gosched()
+		q.mu.Lock()
+	default:
+		epoch := q.c.epoch.Load()
+		late := q.expireLocked(b, now, q.c.opts.CommandTimeout)
+		q.mu.Unlock()
+		if late {
+			q.c.abortExpired(q, b, epoch)
+		} else if err := q.c.health(); err != nil {
+			q.c.reset(epoch, err)
+		} else {
+			w.sleep = min(max(2*w.sleep, minSleep), maxSleep)
+			q.c.pause(q.id, w.sleep)
+		}
+		q.mu.Lock()
+	}
+}
+
+// health is the state of the controller as its status register has it.
+func (c *Controller) health() error {
+	switch v := c.t.Read32(spec.RegCSTS); {
+	case v == spec.Gone:
+		return ErrRemoved
+	case v&spec.CSTSCFS != 0:
+		return fmt.Errorf("%w (CSTS %#x)", ErrControllerFatal, v)
+	}
+	return nil
+}
+
+// abortExpired sends Abort for commands of b whose deadline has passed, as many
+// at a time as the controller takes (Base 2.0, 5.1), and resets the controller
+// if that does not bring them back.
+func (c *Controller) abortExpired(q *queuePair, b *batch, epoch uint64) {
+	sent := 0
+	for sent < c.info.AbortLimit {
+		q.mu.Lock()
+		cid, left := q.nextExpiredLocked(b)
+		q.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		if cid < 0 {
+			break
+		}
+		sent++
+		c.opts.Logf("nvme: command %#04x of queue %d timed out after %v; aborting it", cid, q.id, c.opts.CommandTimeout)
+		r := c.exec(spec.SubmissionEntry{CDW0: spec.AdminAbort, CDW10: uint32(cid)<<16 | uint32(q.id)})
+		if r.err != nil || r.dw0&1 != 0 {
+			break // not aborted
+		}
+	}
+	deadline := time.Now().Add(min(c.opts.CommandTimeout/4, time.Second))
+	for {
+		q.mu.Lock()
+		q.reapLocked()
+		_, left := q.nextExpiredLocked(b)
+		q.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(maxSleep)
+	}
+	c.reset(epoch, fmt.Errorf("%w: queue %d", ErrTimeout, q.id))
+}
+
+// nextExpiredLocked marks one more expired command of b for abortion and
+// returns its identifier, or -1; left counts the expired commands outstanding.
+func (q *queuePair) nextExpiredLocked(b *batch) (cid, left int) {
+	cid = -1
+	for i := range q.slots {
+		s := &q.slots[i]
+		if s.b != b || s.state != slotInFlight || !s.expired {
+			continue
+		}
+		left++
+		if !s.aborting && cid < 0 {
+			s.aborting = true
+			cid = int(s.cmd.CID())
+		}
+	}
+	return cid, left
+}
+
+// reset brings the controller back by disabling and initialising it anew
+// (Controller Level Reset, Base 2.0, 3.7.2). Once it is disabled it has none
+// of the commands any more: those whose time is up fail, the others are sent
+// again. A controller that cannot be brought back is cut off from memory and
+// given up. epoch is the number of resets at which the caller saw the trouble:
+// if there was another one meanwhile nothing is done.
+func (c *Controller) reset(epoch uint64, cause error) {
+	c.resetMu.Lock()
+	defer c.resetMu.Unlock()
+	if c.epoch.Load() != epoch || c.failure != nil || c.closed {
+		return
+	}
+	for _, q := range c.io {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+	}
+	c.admin.mu.Lock()
+	defer c.admin.mu.Unlock()
+	c.opts.Logf("nvme: resetting the controller: %v", cause)
+	c.epoch.Add(1)
+
+	err := c.disable()
+	if err != nil {
+		c.t.StopDMA()
+	}
+	c.admin.cancelLocked(cause)
+	for _, q := range c.io {
+		q.outliveLocked(cause)
+	}
+	if err == nil {
+		err = c.restart()
+	}
+	if err != nil {
+		c.giveUpLocked(fmt.Errorf("%w; reset: %w", cause, err))
+		return
+	}
+	for _, q := range c.io {
+		q.resendLocked()
+	}
+}
+
+// restart enables the disabled controller and creates the same queues.
+func (c *Controller) restart() error {
+	for _, q := range c.io {
+		q.rewindLocked()
+	}
+	if err := c.enable(); err != nil {
+		return err
+	}
+	if len(c.io) == 0 {
+		return nil // not opened completely yet
+	}
+	n, err := c.negotiateQueues(len(c.io))
+	if err == nil && n < len(c.io) {
+		err = fmt.Errorf("%w: %d queue pairs instead of %d", ErrProtocol, n, len(c.io))
+	}
+	if err == nil {
+		err = c.createQueues(n)
+	}
+	return err
+}
+
+// giveUpLocked fails everything from now on. All queues are locked.
+func (c *Controller) giveUpLocked(err error) {
+	c.quiesce()
+	if !errors.Is(err, ErrRemoved) && !errors.Is(err, ErrControllerFatal) {
+		err = fmt.Errorf("%w: %w", ErrControllerFatal, err)
+	}
+	c.opts.Logf("nvme: giving the controller up: %v", err)
+	c.failure = err
+	for _, q := range append([]*queuePair{c.admin}, c.io...) {
+		q.dead = err
+		q.cancelLocked(err)
+	}
+}
+
+// cancelLocked fails all outstanding commands, which the controller does not
+// have any more.
+func (q *queuePair) cancelLocked(err error) {
+	for i := range q.slots {
+		if s := &q.slots[i]; s.state != slotFree {
+			if s.expired {
+				q.finishLocked(s, uint16(i), 0, q.timeoutError(s))
+			} else {
+				q.finishLocked(s, uint16(i), 0, err)
+			}
+		}
+	}
+}
+
+// outliveLocked fails the commands that must not outlive a reset.
+func (q *queuePair) outliveLocked(cause error) {
+	for i := range q.slots {
+		s := &q.slots[i]
+		switch {
+		case s.state == slotFree:
+		case s.expired:
+			q.finishLocked(s, uint16(i), 0, q.timeoutError(s))
+		case int(s.attempts) >= q.c.opts.Retries:
+			q.finishLocked(s, uint16(i), 0, cause)
+		}
+	}
+}
+
+// resendLocked sends what is outstanding again after a reset.
+func (q *queuePair) resendLocked() {
+	for i := range q.slots {
+		if s := &q.slots[i]; s.state != slotFree {
+			s.attempts++
+			q.sendLocked(s, uint16(i))
+		}
+	}
+	q.ringLocked()
+}
+
+// waitIdle returns when no call of Do for ns is under way; nil means any.
+func (q *queuePair) waitIdle(ns *Namespace) {
+	for pause := minSleep; ; pause = min(2*pause, 10*maxSleep) {
+		q.mu.Lock()
+		busy := false
+		for _, b := range q.active {
+			busy = busy || ns == nil || b.ns == ns
+		}
+		q.mu.Unlock()
+		if !busy {
+			return
+		}
+		time.Sleep(pause)
+	}
+}
+
+// pause sleeps, or waits for the interrupt of a queue.
+func (c *Controller) pause(queue uint16, d time.Duration) {
+	if w, ok := c.t.(InterruptWaiter); ok {
+		w.WaitInterrupt(queue, d)
+		return
+	}
+	time.Sleep(d)
+}
