@@ -33,15 +33,22 @@ type VolumeSpec struct {
 	Name string
 	Kind Kind
 	// File is the open image (KindImage), opened read-write unless ReadOnly.
-	// AddVolume takes it over. Locks that the host holds through it live as
-	// long as the sandbox keeps it open.
+	// For KindMemory it is the memory itself, a sealed memfd that the host has
+	// made and perhaps filled already; nil lets the sandbox make its own.
+	// AddVolume takes it over, unless it fails. Locks that the host holds
+	// through it live as long as the sandbox keeps it open.
 	File *os.File
+	// Lock is one more open file that belongs to the volume, or nil: the host
+	// keeps others off the volume for as long as it is open anywhere. It is
+	// closed together with the volume, after everything is written back.
+	// AddVolume takes it over, unless it fails.
+	Lock *os.File
 	// SizeBytes is the capacity of a KindMemory volume.
 	SizeBytes int64
 	// ReadOnly refuses every writable mount and never writes to the image.
 	ReadOnly bool
 	// New says that the image holds no file system yet: the first mount makes
-	// one. A memory volume is always new.
+	// one. A memory volume without File is always new.
 	New bool
 	// PopulateRoot is the root directory of a new file system; nil means
 	// root:root 0755.
@@ -83,9 +90,6 @@ func (s *VolumeSpec) validate() error {
 			return fmt.Errorf("sentry: volume %s: a read-only image must hold a file system", s.Name)
 		}
 	case KindMemory:
-		if s.File != nil {
-			return fmt.Errorf("sentry: volume %s: a memory volume takes no image", s.Name)
-		}
 		if s.SizeBytes <= 0 {
 			return fmt.Errorf("sentry: volume %s: size of %d bytes", s.Name, s.SizeBytes)
 		}
