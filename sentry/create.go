@@ -1,0 +1,225 @@
+package sentry
+
+import (
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/socket/unix/transport"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+
+	"runsc-fs/blobfs"
+)
+
+// newInode describes a file that creds make in directory d, with the group
+// and the set-group-ID bit inherited as Linux's inode_init_owner does.
+func (d *dentry) newInode(creds *auth.Credentials, mode linux.FileMode) blobfs.NewInode {
+	n := blobfs.NewInode{
+		Mode: uint32(mode),
+		UID:  uint32(creds.EffectiveKUID),
+		GID:  uint32(creds.EffectiveKGID),
+	}
+	if d.inode.mode.Load()&linux.S_ISGID == 0 {
+		return n
+	}
+	n.GID = d.inode.gid.Load()
+	const execByGroup = linux.S_ISGID | linux.ModeGroupExec
+	switch {
+	case mode.IsDir():
+		n.Mode |= linux.S_ISGID
+	case n.Mode&execByGroup == execByGroup &&
+		!creds.InGroup(auth.KGID(n.GID)) &&
+		!creds.HasCapabilityOnFile(linux.CAP_FSETID, d.inode.kuid(), d.inode.kgid()):
+		n.Mode &^= linux.S_ISGID
+	}
+	return n
+}
+
+// createAt checks that a file may be made at rp and calls create to make it,
+// with the parent's opMu held for writing. create returns the inode with a
+// reference for the new dentry.
+//
+// Preconditions: !rp.Done(); the final symbolic link is not followed.
+func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, dir bool, create func(parent *dentry, name string) (*inode, error)) error {
+	fs.beginWalk()
+	defer fs.endWalk(ctx)
+	parent, err := fs.walkParent(ctx, rp, rp.Start().Impl().(*dentry))
+	if err != nil {
+		return err
+	}
+	if err := parent.inode.checkPermissions(rp.Credentials(), vfs.MayExec); err != nil {
+		return err
+	}
+	name := rp.Component()
+	if name == "." || name == ".." {
+		return linuxerr.EEXIST
+	}
+	parent.dir.opMu.Lock()
+	defer parent.dir.opMu.Unlock()
+	mnt := rp.Mount()
+	writeErr := mnt.CheckBeginWrite()
+	if writeErr == nil {
+		defer mnt.EndWrite()
+	}
+	if err := parent.mayCreate(rp, name, dir, writeErr); err != nil {
+		// Whatever else is wrong, an existing file is reported first.
+		if _, lookupErr := parent.childLocked(name); lookupErr == nil {
+			return linuxerr.EEXIST
+		}
+		return err
+	}
+	i, err := create(parent, name)
+	if err != nil {
+		return err
+	}
+	parent.insertChild(i, name)
+	ev := uint32(linux.IN_CREATE)
+	if dir {
+		ev |= linux.IN_ISDIR
+	}
+	parent.notify(ctx, name, ev, vfs.InodeEvent)
+	return nil
+}
+
+// mayCreate checks everything about making name in d that the volume does not
+// check itself. writeErr is what the mount says about writing.
+//
+// Preconditions: d.dir.opMu is held for writing.
+func (d *dentry) mayCreate(rp *vfs.ResolvingPath, name string, dir bool, writeErr error) error {
+	if len(name) > linux.NAME_MAX {
+		return linuxerr.ENAMETOOLONG
+	}
+	if child, known := d.cachedChild(name); known && child != nil {
+		return linuxerr.EEXIST
+	}
+	if !dir && rp.MustBeDir() {
+		return linuxerr.ENOENT
+	}
+	if d.deleted.Load() {
+		return linuxerr.ENOENT
+	}
+	if writeErr != nil {
+		return writeErr
+	}
+	return d.inode.checkPermissions(rp.Credentials(), vfs.MayWrite)
+}
+
+// notify tells the watches of directory d about its entry name.
+func (d *dentry) notify(ctx context.Context, name string, events uint32, et vfs.EventType) {
+	if d.inode.watched.Load() {
+		d.inode.watches.Notify(ctx, name, events, 0, et, false /* unlinked */)
+	}
+}
+
+// create makes a file in d on the volume and returns its inode.
+//
+// Preconditions: d.dir.opMu is held for writing, or the file has no name yet.
+func (d *dentry) create(name string, n blobfs.NewInode) (*inode, error) {
+	blob, err := d.inode.blob.Create(name, n)
+	if err != nil {
+		return nil, errno(err)
+	}
+	return d.fs.newInodeFor(blob), nil
+}
+
+// newInodeFor returns the inode of a file that has just been made.
+func (fs *filesystem) newInodeFor(blob *blobfs.Inode) *inode {
+	i := fs.getInode(blob)
+	i.noFileCaps.Store(true)
+	return i
+}
+
+// MkdirAt implements vfs.FilesystemImpl.MkdirAt.
+func (fs *filesystem) MkdirAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MkdirOptions) error {
+	return fs.createAt(ctx, rp, true /* dir */, func(parent *dentry, name string) (*inode, error) {
+		return parent.create(name, parent.newInode(rp.Credentials(), linux.S_IFDIR|opts.Mode))
+	})
+}
+
+// MknodAt implements vfs.FilesystemImpl.MknodAt.
+func (fs *filesystem) MknodAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MknodOptions) error {
+	return fs.createAt(ctx, rp, false /* dir */, func(parent *dentry, name string) (*inode, error) {
+		n := parent.newInode(rp.Credentials(), opts.Mode)
+		switch opts.Mode.FileType() {
+		case linux.S_IFREG, linux.S_IFIFO, linux.S_IFSOCK:
+		case linux.S_IFCHR, linux.S_IFBLK:
+			if opts.DevMajor > maxDevMajor || opts.DevMinor > maxDevMinor {
+				return nil, linuxerr.EINVAL
+			}
+			n.Rdev = uint64(linux.MakeDeviceID(uint16(opts.DevMajor), opts.DevMinor))
+		default:
+			return nil, linuxerr.EINVAL
+		}
+		i, err := parent.create(name, n)
+		if err == nil && opts.Endpoint != nil {
+			i.specialMu.Lock()
+			i.endpoint = opts.Endpoint
+			i.specialMu.Unlock()
+		}
+		return i, err
+	})
+}
+
+// What st_rdev has room for.
+const (
+	maxDevMajor = 1<<12 - 1
+	maxDevMinor = 1<<20 - 1
+)
+
+// SymlinkAt implements vfs.FilesystemImpl.SymlinkAt.
+func (fs *filesystem) SymlinkAt(ctx context.Context, rp *vfs.ResolvingPath, target string) error {
+	return fs.createAt(ctx, rp, false /* dir */, func(parent *dentry, name string) (*inode, error) {
+		if len(target) > blobfs.MaxSymlinkBytes {
+			return nil, linuxerr.ENAMETOOLONG
+		}
+		n := parent.newInode(rp.Credentials(), linux.S_IFLNK|0777)
+		n.Target = target
+		return parent.create(name, n)
+	})
+}
+
+// LinkAt implements vfs.FilesystemImpl.LinkAt.
+func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.VirtualDentry) error {
+	return fs.createAt(ctx, rp, false /* dir */, func(parent *dentry, name string) (*inode, error) {
+		if rp.Mount() != vd.Mount() {
+			return nil, linuxerr.EXDEV
+		}
+		i := vd.Dentry().Impl().(*dentry).inode
+		if i.isDir() {
+			return nil, linuxerr.EPERM
+		}
+		if err := vfs.MayLink(rp.Credentials(), linux.FileMode(i.mode.Load()), i.kuid(), i.kgid()); err != nil {
+			return nil, err
+		}
+		if i.blob.Attr().Nlink == 0 && !i.linkable.Load() {
+			return nil, linuxerr.ENOENT
+		}
+		if err := parent.inode.blob.Link(name, i.blob); err != nil {
+			return nil, errno(err)
+		}
+		if i.watched.Load() {
+			i.watches.Notify(ctx, "", linux.IN_ATTRIB, 0, vfs.InodeEvent, false /* unlinked */)
+		}
+		i.incRef()
+		return i, nil
+	})
+}
+
+// BoundEndpointAt implements vfs.FilesystemImpl.BoundEndpointAt.
+func (fs *filesystem) BoundEndpointAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.BoundEndpointOptions) (transport.BoundEndpoint, error) {
+	fs.beginWalk()
+	defer fs.endWalk(ctx)
+	d, err := fs.resolve(ctx, rp)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.inode.checkPermissions(rp.Credentials(), vfs.MayWrite); err != nil {
+		return nil, err
+	}
+	d.inode.specialMu.Lock()
+	defer d.inode.specialMu.Unlock()
+	if d.inode.endpoint == nil {
+		return nil, linuxerr.ECONNREFUSED
+	}
+	return d.inode.endpoint, nil
+}

@@ -1,0 +1,287 @@
+package sentry
+
+import (
+	"io"
+	"math"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/hostarch"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
+	"gvisor.dev/gvisor/pkg/usermem"
+
+	"runsc-fs/blobfs"
+)
+
+// Flags of preadv2(2) and pwritev2(2) that gVisor has no names for. It passes
+// them on unseen.
+const (
+	rwfNoWait   = 0x08
+	rwfAppend   = 0x10
+	rwfNoAppend = 0x20
+
+	readFlags  = linux.RWF_HIPRI | linux.RWF_DSYNC | linux.RWF_SYNC | rwfNoWait
+	writeFlags = readFlags | rwfAppend | rwfNoAppend
+)
+
+// regularFD implements vfs.FileDescriptionImpl for regular files.
+type regularFD struct {
+	fileDescription
+
+	// offMu guards off and serialises what uses it: POSIX wants reads and
+	// writes through one description to follow each other.
+	offMu sync.Mutex
+	off   int64
+}
+
+// userMemory lets the volume copy from and to the memory of an application. It
+// implements blobfs.Sink and blobfs.Source.
+type userMemory struct {
+	ctx context.Context
+	seq usermem.IOSequence
+}
+
+var userMemoryPool = sync.Pool{New: func() any { return new(userMemory) }}
+
+func getUserMemory(ctx context.Context, seq usermem.IOSequence) *userMemory {
+	u := userMemoryPool.Get().(*userMemory)
+	u.ctx, u.seq = ctx, seq
+	return u
+}
+
+func putUserMemory(u *userMemory) {
+	*u = userMemory{}
+	userMemoryPool.Put(u)
+}
+
+// CopyOut implements blobfs.Sink.
+func (u *userMemory) CopyOut(b []byte) (int, error) {
+	n, err := u.seq.CopyOut(u.ctx, b)
+	u.seq = u.seq.DropFirst(n)
+	return n, err
+}
+
+// CopyIn implements blobfs.Source.
+func (u *userMemory) CopyIn(b []byte) (int, error) {
+	n, err := u.seq.CopyIn(u.ctx, b)
+	u.seq = u.seq.DropFirst(n)
+	return n, err
+}
+
+// PRead implements vfs.FileDescriptionImpl.PRead.
+func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset int64, opts vfs.ReadOptions) (int64, error) {
+	if offset < 0 {
+		return 0, linuxerr.EINVAL
+	}
+	if opts.Flags&^readFlags != 0 {
+		return 0, linuxerr.EOPNOTSUPP
+	}
+	n := dst.NumBytes()
+	if n == 0 {
+		return 0, nil
+	}
+	n = min(n, math.MaxInt64-offset)
+	status := fd.vfsfd.StatusFlags()
+	var flags blobfs.IOFlags
+	if fd.noAtime || status&linux.O_NOATIME != 0 {
+		flags |= blobfs.IONoAtime
+	}
+	if opts.Flags&rwfNoWait != 0 {
+		flags |= blobfs.IONoWait
+	}
+	if status&linux.O_DIRECT != 0 {
+		if !fd.fs().directAligned(offset, n) {
+			return 0, linuxerr.EINVAL
+		}
+		flags |= blobfs.IODirect
+	}
+	u := getUserMemory(ctx, dst)
+	done, err := fd.inode.blob.ReadAt(u, offset, n, flags)
+	putUserMemory(u)
+	if done > 0 {
+		return done, nil // what stopped it comes up again with the next read
+	}
+	if err != nil {
+		return 0, errno(err)
+	}
+	return 0, io.EOF
+}
+
+// Read implements vfs.FileDescriptionImpl.Read.
+func (fd *regularFD) Read(ctx context.Context, dst usermem.IOSequence, opts vfs.ReadOptions) (int64, error) {
+	fd.offMu.Lock()
+	n, err := fd.PRead(ctx, dst, fd.off, opts)
+	fd.off += n
+	fd.offMu.Unlock()
+	return n, err
+}
+
+// PWrite implements vfs.FileDescriptionImpl.PWrite.
+func (fd *regularFD) PWrite(ctx context.Context, src usermem.IOSequence, offset int64, opts vfs.WriteOptions) (int64, error) {
+	_, n, err := fd.write(ctx, src, offset, opts)
+	return n, err
+}
+
+// Write implements vfs.FileDescriptionImpl.Write.
+func (fd *regularFD) Write(ctx context.Context, src usermem.IOSequence, opts vfs.WriteOptions) (int64, error) {
+	fd.offMu.Lock()
+	at, n, err := fd.write(ctx, src, fd.off, opts)
+	if n > 0 {
+		fd.off = at + n
+	}
+	fd.offMu.Unlock()
+	return n, err
+}
+
+// write writes src at offset, or at the end of the file if the description or
+// opts say so, and returns where and how much it has written.
+func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset int64, opts vfs.WriteOptions) (at, done int64, err error) {
+	if offset < 0 {
+		return 0, 0, linuxerr.EINVAL
+	}
+	const bothAppends = rwfAppend | rwfNoAppend
+	if opts.Flags&bothAppends == bothAppends {
+		return 0, 0, linuxerr.EINVAL
+	}
+	if opts.Flags&^writeFlags != 0 {
+		return 0, 0, linuxerr.EOPNOTSUPP
+	}
+	n := src.NumBytes()
+	if n == 0 {
+		return offset, 0, nil
+	}
+	i := fd.inode
+	status := fd.vfsfd.StatusFlags()
+	atEnd := status&linux.O_APPEND != 0 && opts.Flags&rwfNoAppend == 0 || opts.Flags&rwfAppend != 0
+	if atEnd {
+		// Where exactly it goes is decided by the volume; the limits are
+		// checked against the end as it is now.
+		offset = i.size()
+	}
+	n = min(n, math.MaxInt64-offset)
+	if n, err = vfs.CheckLimit(ctx, offset, n); err != nil {
+		return 0, 0, err
+	}
+	if offset >= blobfs.MaxFileSizeBytes {
+		return 0, 0, linuxerr.EFBIG
+	}
+	n = min(n, blobfs.MaxFileSizeBytes-offset)
+
+	var flags blobfs.IOFlags
+	if status&linux.O_DIRECT != 0 {
+		if !fd.fs().directAligned(offset, n) {
+			return 0, 0, linuxerr.EINVAL
+		}
+		flags |= blobfs.IODirect
+	}
+	if opts.Flags&rwfNoWait != 0 {
+		flags |= blobfs.IONoWait
+	}
+	// O_SYNC includes the bit of O_DSYNC.
+	if status&linux.O_SYNC != 0 || opts.Flags&linux.RWF_SYNC != 0 {
+		flags |= blobfs.IOSync
+	} else if status&linux.O_DSYNC != 0 || opts.Flags&linux.RWF_DSYNC != 0 {
+		flags |= blobfs.IODSync
+	}
+	if !i.unprivileged() {
+		if err := i.dropPrivs(auth.CredentialsFromContext(ctx)); err != nil {
+			return 0, 0, err
+		}
+	}
+
+	u := getUserMemory(ctx, src)
+	if atEnd {
+		at, done, err = i.blob.Append(u, n, flags)
+	} else {
+		at = offset
+		done, err = i.blob.WriteAt(u, offset, n, flags)
+	}
+	putUserMemory(u)
+	if err != nil && done > 0 && flags&(blobfs.IOSync|blobfs.IODSync) == 0 {
+		err = nil // what stopped it comes up again with the next write
+	}
+	if err != nil {
+		return at, 0, errno(err)
+	}
+	return at, done, nil
+}
+
+// Seek implements vfs.FileDescriptionImpl.Seek.
+func (fd *regularFD) Seek(ctx context.Context, offset int64, whence int32) (int64, error) {
+	fd.offMu.Lock()
+	defer fd.offMu.Unlock()
+	var err error
+	switch whence {
+	case linux.SEEK_SET:
+	case linux.SEEK_CUR:
+		offset, err = addOffsets(fd.off, offset)
+	case linux.SEEK_END:
+		offset, err = addOffsets(fd.inode.size(), offset)
+	case linux.SEEK_DATA, linux.SEEK_HOLE:
+		if offset < 0 {
+			return 0, linuxerr.ENXIO
+		}
+		if whence == linux.SEEK_DATA {
+			offset, err = fd.inode.blob.SeekData(offset)
+		} else {
+			offset, err = fd.inode.blob.SeekHole(offset)
+		}
+		err = errno(err)
+	default:
+		return 0, linuxerr.EINVAL
+	}
+	if err != nil {
+		return 0, err
+	}
+	if offset < 0 || offset > blobfs.MaxFileSizeBytes {
+		return 0, linuxerr.EINVAL
+	}
+	fd.off = offset
+	return offset, nil
+}
+
+func addOffsets(a, b int64) (int64, error) {
+	if b > 0 && a > math.MaxInt64-b {
+		return 0, linuxerr.EOVERFLOW
+	}
+	return a + b, nil
+}
+
+// Allocate implements vfs.FileDescriptionImpl.Allocate.
+func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) error {
+	const known = uint64(blobfs.FallocKeepSize | blobfs.FallocPunchHole | blobfs.FallocZeroRange)
+	if mode&^known != 0 {
+		return linuxerr.EOPNOTSUPP
+	}
+	if end := offset + length; end < offset || end > blobfs.MaxFileSizeBytes {
+		return linuxerr.EFBIG
+	}
+	if err := fd.inode.dropPrivs(auth.CredentialsFromContext(ctx)); err != nil {
+		return err
+	}
+	return errno(fd.inode.blob.Fallocate(blobfs.FallocateMode(mode), int64(offset), int64(length)))
+}
+
+// Ioctl implements vfs.FileDescriptionImpl.Ioctl.
+func (fd *regularFD) Ioctl(ctx context.Context, uio usermem.IO, sysno uintptr, args arch.SyscallArguments) (uintptr, error) {
+	switch args[1].Uint() {
+	case linux.FIONREAD:
+		fd.offMu.Lock()
+		left := fd.inode.size() - fd.off
+		fd.offMu.Unlock()
+		var buf [4]byte
+		hostarch.ByteOrder.PutUint32(buf[:], uint32(left)) // as Linux does, whatever is lost
+		_, err := uio.CopyOut(ctx, args[2].Pointer(), buf[:], usermem.IOOpts{})
+		return 0, err
+	}
+	return fd.fileDescription.Ioctl(ctx, uio, sysno, args)
+}
+
+// directAligned says whether O_DIRECT may transfer n bytes at offset.
+func (fs *filesystem) directAligned(offset, n int64) bool {
+	return (offset|n)&(fs.directAlign-1) == 0
+}

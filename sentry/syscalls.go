@@ -1,0 +1,76 @@
+package sentry
+
+import (
+	"math"
+
+	"golang.org/x/sys/unix"
+	abi "gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
+	"gvisor.dev/gvisor/pkg/sentry/arch"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
+	"gvisor.dev/gvisor/pkg/sentry/limits"
+	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+)
+
+// gVisor's file interface knows less than Linux's: it cannot tell fdatasync(2)
+// from fsync(2), and it has no modes of fallocate(2). The calls below do the
+// whole job for blobfs files and leave all others to gVisor.
+
+// replaceSyscalls puts them into gVisor's table. It is called before there are
+// tasks.
+func replaceSyscalls() {
+	for sysno, fn := range map[uintptr]kernel.SyscallFn{
+		unix.SYS_FDATASYNC: fdatasync,
+		unix.SYS_FALLOCATE: fallocate,
+	} {
+		entry := syscallTable.Table[sysno]
+		entry.Fn = fn
+		syscallTable.Table[sysno] = entry
+	}
+	syscallTable.Init()
+}
+
+// fdatasync makes the data of a file durable, and of its attributes only what
+// is needed to read them.
+func fdatasync(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+	file := t.GetFile(args[0].Int())
+	if file == nil {
+		return 0, nil, linuxerr.EBADF
+	}
+	defer file.DecRef(t)
+	if fd, ok := file.Impl().(*regularFD); ok {
+		return 0, nil, fd.sync(true /* dataOnly */)
+	}
+	return 0, nil, file.Sync(t)
+}
+
+// fallocate adds the modes that gVisor refuses before a file system sees them.
+func fallocate(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
+	mode, offset, length := args[1].Uint(), args[2].Int64(), args[3].Int64()
+	if mode == 0 {
+		return linux.Fallocate(t, sysno, args)
+	}
+	file := t.GetFile(args[0].Int())
+	if file == nil {
+		return 0, nil, linuxerr.EBADF
+	}
+	defer file.DecRef(t)
+	if _, ok := file.Impl().(*regularFD); !ok {
+		return linux.Fallocate(t, sysno, args)
+	}
+	switch {
+	case offset < 0 || length <= 0:
+		return 0, nil, linuxerr.EINVAL
+	case !file.IsWritable():
+		return 0, nil, linuxerr.EBADF
+	case offset > math.MaxInt64-length:
+		return 0, nil, linuxerr.EFBIG
+	}
+	if mode&abi.FALLOC_FL_KEEP_SIZE == 0 {
+		if limit := limits.FromContext(t).Get(limits.FileSize).Cur; uint64(offset+length) > limit {
+			t.SendSignal(kernel.SignalInfoNoInfo(abi.SIGXFSZ, t, t))
+			return 0, nil, linuxerr.EFBIG
+		}
+	}
+	return 0, nil, file.Allocate(t, uint64(mode), uint64(offset), uint64(length))
+}
