@@ -25,9 +25,9 @@ import "encoding/binary"
 //	entry: key [17] │ child address u64 │ child generation u64
 //
 // The subtree of entry i holds keys from its key up to, not including, the key
-// of entry i+1. The first key of a node equals the key of the entry that
-// points to it (the root's: the zero key). The generation in an entry equals
-// that in the child's header, so a child that was never written is noticed.
+// of entry i+1; that of the first entry begins where the node's own range
+// begins, which may be below its key. The generation in an entry equals that
+// in the child's header, so a child that was never written is noticed.
 //
 // Methods that read are safe after Validate succeeded; methods that change a
 // node keep it valid. Nothing here is safe for concurrent use with a change.
@@ -196,8 +196,8 @@ func (n *Node) Validate(uuid UUID, ptr ChildPtr, level int, low, high Key) error
 	for i := range count {
 		k := n.Key(i)
 		if i == 0 {
-			if k.Less(low) || level > 0 && k != low {
-				return Corruptf("node at block %v: first key %v, lower bound %v", at, k, low)
+			if k.Less(low) {
+				return Corruptf("node at block %v: key %v below lower bound %v", at, k, low)
 			}
 		} else if !n.Key(i - 1).Less(k) {
 			return Corruptf("node at block %v: keys out of order at %d: %v", at, i, k)

@@ -149,25 +149,32 @@ func (n *Node) SplitPoint(i, size int) (from int, right bool) {
 	return count, true
 }
 
-// MoveTail moves the items from index from on to the end of right, a node of
-// the same level with room for them.
-func (n *Node) MoveTail(right *Node, from int) {
-	count, base := n.Count(), right.Count()
+// CopyTail appends the items from index from on to dst, a node of the same
+// level with room for them.
+func (n *Node) CopyTail(dst *Node, from int) {
+	count, base := n.Count(), dst.Count()
 	if n[nodeLevel] != 0 {
-		copy(right[nodeBody+base*childSlotBytes:], n[nodeBody+from*childSlotBytes:nodeBody+count*childSlotBytes])
-		right.setCount(base + count - from)
-		n.setCount(from)
+		copy(dst[nodeBody+base*childSlotBytes:], n[nodeBody+from*childSlotBytes:nodeBody+count*childSlotBytes])
+		dst.setCount(base + count - from)
 		return
 	}
 	for i := from; i < count; i++ {
-		right.Insert(base+i-from, n.Key(i), n.Value(i))
+		dst.Insert(base+i-from, n.Key(i), n.Value(i))
 	}
-	for i := from; i < count; i++ {
-		n.setGarbage(n.garbage() + len(n.Value(i)))
+}
+
+// Truncate removes the items from index from on.
+func (n *Node) Truncate(from int) {
+	if n[nodeLevel] == 0 {
+		garbage := n.garbage()
+		for i := from; i < n.Count(); i++ {
+			garbage += len(n.Value(i))
+		}
+		n.setGarbage(garbage)
+		if from == 0 {
+			n.setHeap(BlockSizeBytes)
+			n.setGarbage(0)
+		}
 	}
 	n.setCount(from)
-	if from == 0 {
-		n.setHeap(BlockSizeBytes)
-		n.setGarbage(0)
-	}
 }

@@ -1,0 +1,261 @@
+package store
+
+import (
+	"runsc-fs/blobfs/format"
+)
+
+// Space is promised before it is needed, so that nothing fails half way:
+//
+//   - Every transaction moves and splits nodes. txBlocks bounds what one with
+//     up to guaranteedOps operations takes, undoing it included. An ordinary
+//     transaction starts only if twice that is there, one that frees space or
+//     completes something promised (UpdateFreeing) if once that is there: so
+//     deleting works on a full volume.
+//   - Reserve promises data blocks, and with each promise a share of a block
+//     for the items that will describe it. It leaves three times txBlocks to
+//     metadata.
+//   - Blocks of nodes that moved come back with the next checkpoint. When
+//     space is short, a checkpoint is made to get them.
+
+// guaranteedOps is the number of operations that every transaction may make
+// without meeting ErrNoSpace on the way.
+const guaranteedOps = 32
+
+// itemShare is how many reserved data blocks pay for one block of items. Each
+// data block may be an extent of its own, of which a half-full leaf holds 45.
+const itemShare = 32
+
+// promiseBlocks is what a reservation of n data blocks sets aside.
+func promiseBlocks(n int64) int64 { return n + (n+itemShare-1)/itemShare }
+
+// txBlocks bounds the blocks that a transaction and the checkpoint behind it
+// take. mu is held, shared or not.
+func (s *Store) txBlocks() int64 {
+	h := int64(s.height())
+	moved := min(guaranteedOps*h, s.nodes)
+	split := guaranteedOps + 2*h
+	undone := int64(guaranteedOps)
+	groupLeaves := 2 + int64(len(s.alloc.groups))/64
+	return moved + split + undone + min(groupLeaves, s.nodes) + h
+}
+
+// setFloor tells the allocator what to keep for metadata.
+func (s *Store) setFloor() {
+	floor := s.txBlocks()
+	s.alloc.mu.Lock()
+	s.alloc.floor = floor
+	s.alloc.mu.Unlock()
+}
+
+// spareLocked is what is allocatable and promised to nobody.
+func (a *allocator) spareLocked() int64 {
+	return a.avail + int64(len(a.pool)) - promiseBlocks(a.reserved)
+}
+
+func (a *allocator) spare() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.spareLocked()
+}
+
+// pendingLocked is what a checkpoint will make allocatable.
+func (a *allocator) pendingLocked() int64 {
+	return a.pendingBlocks + int64(len(a.oldNodes)+len(a.frozenNodes))
+}
+
+// Reserve promises blocks of data space: as many blocks can be allocated later
+// with Allocate(…, reserved) whatever else happens. ErrNoSpace if there are
+// not that many. It may make a checkpoint, so it must not be called from
+// within Update or View.
+func (s *Store) Reserve(blocks int64) error {
+	if blocks < 0 || blocks > int64(s.sb.VolumeBlocks) {
+		return ErrNoSpace
+	}
+	return s.withSpace(func(a *allocator) (int64, error) {
+		need := promiseBlocks(a.reserved+blocks) - promiseBlocks(a.reserved) + 3*a.floor
+		if a.spareLocked() < need {
+			return need, ErrNoSpace
+		}
+		a.reserved += blocks
+		return 0, nil
+	})
+}
+
+// Unreserve gives up what Reserve promised and was not allocated.
+func (s *Store) Unreserve(blocks int64) {
+	a := s.alloc
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reserved = max(a.reserved-blocks, 0)
+}
+
+// spaceAttempts bounds how often a caller makes a checkpoint for space: others
+// may take what it brings.
+const spaceAttempts = 3
+
+// withSpace calls try under the allocator's lock. If it reports ErrNoSpace and
+// a checkpoint would bring the blocks it needs, one is made and try called again.
+func (s *Store) withSpace(try func(a *allocator) (need int64, err error)) error {
+	a := s.alloc
+	for attempt := 0; ; attempt++ {
+		if err := s.writable(); err != nil {
+			return err
+		}
+		a.mu.Lock()
+		need, err := try(a)
+		worth := err == ErrNoSpace && attempt < spaceAttempts && a.spareLocked()+a.pendingLocked() >= need
+		a.mu.Unlock()
+		if !worth {
+			return err
+		}
+		if err := s.Checkpoint(); err != nil {
+			return err
+		}
+	}
+}
+
+// Allocate takes up to maxBlocks contiguous blocks, at or near goal (0: no
+// preference). With reserved set it consumes as much of what the caller has
+// reserved; otherwise the blocks must be free beyond what is promised to
+// others. The run is provisional: it belongs to the caller until Tx.Claim
+// makes it persistent or Release gives it back; a crash gives it back too.
+// It may make a checkpoint, so it must not be called from within Update or View.
+func (s *Store) Allocate(maxBlocks int64, goal format.Addr, reserved bool) (format.Run, error) {
+	var run format.Run
+	err := s.withSpace(func(a *allocator) (need int64, err error) {
+		want := min(maxBlocks, format.GroupBlocks)
+		if reserved {
+			want = min(want, a.reserved)
+		} else if room := a.spareLocked() - 3*a.floor; room < want {
+			// Room for less than all is room enough, once checkpoints bring no more.
+			if want = room; room < 1 {
+				return 3*a.floor + 1, ErrNoSpace
+			}
+		}
+		if want < 1 {
+			return int64(s.sb.VolumeBlocks) + 1, ErrNoSpace
+		}
+		if goal == 0 {
+			goal = a.dataGoal
+		}
+		run, err = a.takeRunLocked(int(want), goal)
+		if err != nil {
+			return 1, err
+		}
+		if reserved {
+			a.reserved -= int64(run.Blocks)
+		}
+		a.dataGoal = run.End()
+		return 0, nil
+	})
+	return run, err
+}
+
+// Release gives back a provisional run, or a part of one.
+func (s *Store) Release(run format.Run) error {
+	s.alloc.mu.Lock()
+	defer s.alloc.mu.Unlock()
+	return s.alloc.applyLocked(run, heldToFree)
+}
+
+// poolRun is how many blocks the pool takes at once: nodes that are written
+// together then lie together.
+const poolRun = 64
+
+// fillPool makes sure that n nodes can be placed without fail.
+func (a *allocator) fillPool(n int) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.pool) < n {
+		run, err := a.takeRunLocked(poolRun, a.nodeGoal)
+		if err != nil {
+			return err
+		}
+		for i := range run.Blocks {
+			a.pool = append(a.pool, run.Start+format.Addr(run.Blocks-1-i))
+		}
+		a.nodeGoal = run.End()
+	}
+	return nil
+}
+
+// takeNode takes a block from the pool for a node.
+func (a *allocator) takeNode() format.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := len(a.pool) - 1
+	addr := a.pool[last]
+	a.pool = a.pool[:last]
+	if err := a.applyLocked(format.Run{Start: addr, Blocks: 1}, heldToUsed); err != nil {
+		panic("store: block of the node pool is not held: " + err.Error())
+	}
+	return addr
+}
+
+// freeNode frees the block of a node that an earlier generation wrote: it
+// becomes allocatable when no valid superblock leads to that node any more. A
+// block that cannot be freed, because its bitmap is unusable or does not know
+// of it, stays out of use.
+func (a *allocator) freeNode(addr format.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.applyLocked(format.Run{Start: addr, Blocks: 1}, usedToHeld); err != nil {
+		a.s.stats.leaked.Add(1)
+		return
+	}
+	a.oldNodes = append(a.oldNodes, addr)
+}
+
+// freeNewNode frees the block of a node that was never written.
+func (a *allocator) freeNewNode(addr format.Addr) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.applyLocked(format.Run{Start: addr, Blocks: 1}, usedToFree); err != nil {
+		panic("store: block of a new node is not in use: " + err.Error())
+	}
+}
+
+// apply carries out a transition of a run.
+func (a *allocator) apply(r format.Run, c change) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.applyLocked(r, c)
+}
+
+// addPending notes the runs that transaction lsn has freed.
+func (a *allocator) addPending(runs []format.Run, lsn LSN) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range runs {
+		a.pending = append(a.pending, pendingRun{r, lsn})
+		a.pendingBlocks += int64(r.Blocks)
+	}
+}
+
+// releasePending makes allocatable what transactions up to lsn have freed.
+func (a *allocator) releasePending(lsn LSN) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for ; n < len(a.pending) && a.pending[n].lsn <= lsn; n++ {
+		a.releaseLocked(a.pending[n].run)
+		a.pendingBlocks -= int64(a.pending[n].run.Blocks)
+	}
+	a.pending = append(a.pending[:0], a.pending[n:]...)
+}
+
+// releaseFrozenNodes makes allocatable what only superseded superblocks lead to.
+func (a *allocator) releaseFrozenNodes() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, addr := range a.frozenNodes {
+		a.releaseLocked(format.Run{Start: addr, Blocks: 1})
+	}
+	a.frozenNodes = a.frozenNodes[:0]
+}
+
+func (a *allocator) releaseLocked(r format.Run) {
+	if err := a.applyLocked(r, heldToFree); err != nil {
+		panic("store: freed blocks are not held: " + err.Error())
+	}
+}

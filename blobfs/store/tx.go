@@ -1,0 +1,333 @@
+package store
+
+import (
+	"fmt"
+
+	"runsc-fs/blobfs/format"
+)
+
+// LSN numbers transactions in the order in which they happened.
+type LSN uint64
+
+// MaxTxBytes bounds the logged form of one transaction: the keys and values of
+// all its operations, and about twenty bytes for each.
+const MaxTxBytes = 192 << 10
+
+// Tx is a transaction in progress. It is valid only within the function that
+// Update calls, and only in the goroutine that called it.
+type Tx struct {
+	Reader
+	enc     []byte // logged form
+	ops     int
+	freeing bool
+	active  bool
+
+	undo    []undoOp
+	undoOld []byte       // values that undo refers to
+	freed   []format.Run // runs to release once this is durable
+}
+
+// undoOp reverts one operation.
+type undoOp struct {
+	code     format.OpCode // what was done
+	key      format.Key
+	existed  bool
+	from, to int // the old value, in undoOld
+	run      format.Run
+}
+
+// maxKeepBytes bounds the buffers kept from one transaction to the next.
+const maxKeepBytes = 64 << 10
+
+func (tx *Tx) begin(freeing bool) {
+	if cap(tx.enc) > maxKeepBytes || cap(tx.undoOld) > maxKeepBytes {
+		tx.enc, tx.undoOld, tx.undo = nil, nil, nil
+	}
+	tx.enc = append(tx.enc[:0], make([]byte, format.TxHeaderBytes)...)
+	tx.ops, tx.freeing, tx.active = 0, freeing, true
+	tx.undo, tx.undoOld, tx.freed = tx.undo[:0], tx.undoOld[:0], tx.freed[:0]
+}
+
+// Update runs fn as one transaction: after a crash either all or nothing of
+// what it did is there. Transactions are serialised, and fn must not call
+// Update, View, Commit, Checkpoint, Reserve or Allocate. If fn returns an
+// error, all it did is undone and Update returns that error. The result is
+// durable after Commit of the returned LSN.
+//
+// ErrNoSpace is returned before fn runs if there is not enough room for
+// metadata; up to 32 operations then cannot meet it. Longer transactions may,
+// and are undone.
+func (s *Store) Update(fn func(tx *Tx) error) (LSN, error) { return s.update(fn, false) }
+
+// UpdateFreeing is Update for transactions that free space, or complete what
+// Reserve has promised: it may use a reserve that Update leaves alone, so that
+// it works on a full volume.
+func (s *Store) UpdateFreeing(fn func(tx *Tx) error) (LSN, error) { return s.update(fn, true) }
+
+func (s *Store) update(fn func(tx *Tx) error, freeing bool) (LSN, error) {
+	if err := s.lockForUpdate(freeing); err != nil {
+		return 0, err
+	}
+	lsn, checkpoint, err := s.runLocked(fn, freeing)
+	if err == nil && checkpoint && s.checkpointMu.TryLock() {
+		// A failure is remembered; the transaction itself has succeeded.
+		_ = s.checkpointLocked(checkpointIfNeeded)
+		s.checkpointMu.Unlock()
+	}
+	return lsn, err
+}
+
+// runLocked runs fn with mu held exclusively and unlocks it.
+func (s *Store) runLocked(fn func(tx *Tx) error, freeing bool) (lsn LSN, checkpoint bool, err error) {
+	tx := &s.tx
+	tx.begin(freeing)
+	done := false
+	defer func() {
+		if !done { // fn panicked
+			tx.rollback()
+		}
+		tx.active = false
+		if s.resident.Load() > s.maxResident {
+			s.sweepLocked()
+		}
+		s.mu.Unlock()
+	}()
+	err = fn(tx)
+	done = true
+	if err != nil {
+		tx.rollback()
+		return 0, false, err
+	}
+	if tx.ops == 0 {
+		return s.lastLSN, false, nil
+	}
+	s.lastLSN++
+	format.PutTxHeader(tx.enc, tx.ops, uint64(s.lastLSN))
+	logFull := s.log.append(tx.enc, s.lastLSN)
+	if len(tx.freed) > 0 {
+		s.alloc.addPending(tx.freed, s.lastLSN)
+	}
+	s.setFloor()
+	s.stats.updates.Add(1)
+	return s.lastLSN, logFull || s.dirty >= s.dirtySoft, nil
+}
+
+// updateAttempts bounds how often a transaction makes room before it gives up.
+const updateAttempts = 1000
+
+// lockForUpdate locks mu exclusively in a state in which a transaction can run
+// to its end: there is room in the log, in the node cache and on the volume.
+func (s *Store) lockForUpdate(freeing bool) error {
+	forSpace := 0
+	for range updateAttempts {
+		s.mu.Lock()
+		want, err := s.admitLocked(freeing, forSpace < spaceAttempts)
+		if want == admitNow && err == nil {
+			return nil
+		}
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		switch want {
+		case admitAfterCommit:
+			err = s.log.commit(s.log.lastAppended(), 0)
+		case admitAfterSpace:
+			forSpace++
+			err = s.Checkpoint()
+		case admitAfterCheckpoint:
+			err = s.Checkpoint()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return ErrBusy
+}
+
+// admission is what must happen before a transaction may run.
+type admission int
+
+const (
+	admitNow             admission = iota
+	admitAfterCommit               // log buffer full
+	admitAfterCheckpoint           // log region full, or too many dirty nodes
+	admitAfterSpace                // volume full, but a checkpoint brings blocks
+)
+
+func (s *Store) admitLocked(freeing, retrySpace bool) (admission, error) {
+	if err := s.writable(); err != nil {
+		return admitNow, err
+	}
+	bufferFull, regionFull := s.log.room()
+	switch {
+	case regionFull || s.dirty >= s.dirtyHard:
+		return admitAfterCheckpoint, nil
+	case bufferFull:
+		return admitAfterCommit, nil
+	}
+	need := s.txBlocks()
+	if !freeing {
+		need *= 2
+	}
+	a := s.alloc
+	a.mu.Lock()
+	spare, pending := a.spareLocked(), a.pendingLocked()
+	a.mu.Unlock()
+	switch {
+	case spare >= need:
+		return admitNow, nil
+	case retrySpace && spare+pending >= need:
+		return admitAfterSpace, nil
+	}
+	return admitNow, ErrNoSpace
+}
+
+// prepare makes sure that the next operation, whose logged form takes size
+// bytes, and its undoing cannot fail for lack of room.
+func (tx *Tx) prepare(size int) error {
+	s := tx.s
+	if !tx.active {
+		return ErrClosed
+	}
+	if len(tx.enc)+size > MaxTxBytes {
+		return ErrTooBig
+	}
+	blocks := s.opBlocks()
+	if tx.ops >= guaranteedOps {
+		if s.alloc.spare() < int64(2*blocks+tx.ops) {
+			return ErrNoSpace
+		}
+	}
+	return s.alloc.fillPool(blocks)
+}
+
+// Put stores an item, replacing the value if the key exists. value is copied.
+func (tx *Tx) Put(k format.Key, value []byte) error {
+	if len(value) > format.MaxValueBytes {
+		return ErrTooBig
+	}
+	if err := tx.prepare(format.KeyBytes + 3 + len(value)); err != nil {
+		return err
+	}
+	s := tx.s
+	if err := s.walk(&s.path, k); err != nil {
+		return err
+	}
+	u := undoOp{code: format.OpPut, key: k}
+	leaf := s.path.leaf()
+	if i, found := leaf.data.Search(k); found {
+		u.existed, u.from = true, len(tx.undoOld)
+		tx.undoOld = append(tx.undoOld, leaf.data.Value(i)...)
+		u.to = len(tx.undoOld)
+	}
+	s.putAt(&s.path, k, value)
+	tx.undo = append(tx.undo, u)
+	tx.enc = format.AppendPut(tx.enc, k, value)
+	tx.ops++
+	return nil
+}
+
+// Delete removes an item; ErrNotFound if there is none.
+func (tx *Tx) Delete(k format.Key) error {
+	if err := tx.prepare(format.KeyBytes + 1); err != nil {
+		return err
+	}
+	s := tx.s
+	if err := s.walk(&s.path, k); err != nil {
+		return err
+	}
+	leaf := s.path.leaf()
+	i, found := leaf.data.Search(k)
+	if !found {
+		return ErrNotFound
+	}
+	u := undoOp{code: format.OpDelete, key: k, existed: true, from: len(tx.undoOld)}
+	tx.undoOld = append(tx.undoOld, leaf.data.Value(i)...)
+	u.to = len(tx.undoOld)
+	s.deleteAt(&s.path, i)
+	tx.undo = append(tx.undo, u)
+	tx.enc = format.AppendDelete(tx.enc, k)
+	tx.ops++
+	return nil
+}
+
+// Claim makes a provisional run, or a part of one, persistent with this
+// transaction.
+func (tx *Tx) Claim(run format.Run) error { return tx.changeRun(format.OpClaim, run) }
+
+// Free frees a run, or a part of one, with this transaction. Its blocks are
+// allocatable again once the transaction is durable.
+func (tx *Tx) Free(run format.Run) error { return tx.changeRun(format.OpFree, run) }
+
+func (tx *Tx) changeRun(code format.OpCode, run format.Run) error {
+	s := tx.s
+	if err := tx.prepare(16); err != nil {
+		return err
+	}
+	if err := s.checkDataRun(run); err != nil {
+		return err
+	}
+	if code == format.OpClaim {
+		if err := s.alloc.apply(run, heldToUsed); err != nil {
+			return err
+		}
+		tx.enc = format.AppendClaim(tx.enc, run)
+	} else {
+		if err := s.alloc.apply(run, usedToHeld); err != nil {
+			// Somebody else freed them, or they never were in use.
+			return fmt.Errorf("%w: %w", format.ErrCorrupt, err)
+		}
+		tx.enc = format.AppendFree(tx.enc, run)
+		tx.freed = append(tx.freed, run)
+	}
+	tx.undo = append(tx.undo, undoOp{code: code, run: run})
+	tx.ops++
+	return nil
+}
+
+// Generation returns the generation that this transaction belongs to, for the
+// birth of extents.
+func (tx *Tx) Generation() uint64 { return tx.s.gen }
+
+// rollback undoes all operations, the last one first. Each of them met a tree
+// in which its undoing fits, all nodes it needs are dirty and so in memory,
+// and prepare has seen to the blocks; if it fails nevertheless, the tree in
+// memory is wrong and must never reach the disk.
+func (tx *Tx) rollback() {
+	s := tx.s
+	s.undoing = true
+	defer func() { s.undoing = false }()
+	for i := len(tx.undo) - 1; i >= 0; i-- {
+		if err := tx.revert(&tx.undo[i]); err != nil {
+			s.poison(fmt.Errorf("undoing a transaction: %w", err))
+			return
+		}
+	}
+}
+
+func (tx *Tx) revert(u *undoOp) error {
+	s := tx.s
+	switch u.code {
+	case format.OpClaim:
+		return s.alloc.apply(u.run, usedToHeld)
+	case format.OpFree:
+		return s.alloc.apply(u.run, heldToUsed)
+	}
+	if err := s.alloc.fillPool(s.opBlocks()); err != nil {
+		return err
+	}
+	if err := s.walk(&s.path, u.key); err != nil {
+		return err
+	}
+	if u.existed {
+		s.putAt(&s.path, u.key, tx.undoOld[u.from:u.to])
+		return nil
+	}
+	i, found := s.path.leaf().data.Search(u.key)
+	if !found {
+		return ErrNotFound
+	}
+	s.deleteAt(&s.path, i)
+	return nil
+}
