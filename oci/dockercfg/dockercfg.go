@@ -89,7 +89,7 @@ func Install(ctx context.Context, opts Options) (Result, error) {
 		return Result{}, err
 	}
 	want := runtimeEntry{Path: opts.RuntimePath, Args: opts.RuntimeArgs}
-	result, err := change(opts, func(doc *document) error { return addRuntime(doc, opts, want) })
+	result, err := change(opts, true, func(doc *document) error { return addRuntime(doc, opts, want) })
 	if err != nil {
 		return result, err
 	}
@@ -102,11 +102,21 @@ func Uninstall(ctx context.Context, opts Options) (Result, error) {
 	if err := opts.setDefaults(); err != nil {
 		return Result{}, err
 	}
-	result, err := change(opts, func(doc *document) error { return removeRuntime(doc, opts) })
+	emptied := false
+	result, err := change(opts, true, func(doc *document) (err error) {
+		emptied, err = removeRuntime(doc, opts)
+		return err
+	})
 	if err != nil {
 		return result, err
 	}
+	// The daemon goes on with the runtimes that it has if the file says nothing about them. So it reads a
+	// file with none in it first.
 	result.Reload, err = reload(ctx, opts, result.Changed, nil)
+	if emptied {
+		_, changeErr := change(opts, false, removeEmptyRuntimes)
+		err = errors.Join(err, changeErr)
+	}
 	return result, err
 }
 
@@ -170,31 +180,39 @@ func sameEntry(text []byte, want runtimeEntry) bool {
 	return decoder.Decode(&have) == nil && have.Path == want.Path && slices.Equal(have.Args, want.Args)
 }
 
-func removeRuntime(doc *document, opts Options) error {
-	list, whole, ok, err := runtimes(doc)
+// removeRuntime removes the entry and reports whether it was the last one, so that "runtimes" is empty now.
+func removeRuntime(doc *document, opts Options) (emptied bool, err error) {
+	list, _, ok, err := runtimes(doc)
 	if err != nil || !ok {
-		return err
+		return false, err
 	}
 	found, err := current(doc, &list, opts)
 	if errors.Is(err, ErrForeign) {
-		return nil // not ours: there is nothing to remove
+		return false, nil // not ours: there is nothing to remove
 	}
 	if err != nil || found == nil {
+		return false, err
+	}
+	root := doc.root()
+	fallback, err := root.find("default-runtime")
+	if err != nil {
+		return false, err
+	}
+	var name string
+	if fallback != nil && json.Unmarshal(doc.value(fallback), &name) == nil && name == opts.Runtime {
+		return false, fmt.Errorf(`%w: "default-runtime" is %q; set another one or remove the line first`, ErrDefaultRuntime, name)
+	}
+	doc.remove(list, found)
+	return len(list.members) == 1, nil
+}
+
+// removeEmptyRuntimes removes "runtimes" if there is nothing in it.
+func removeEmptyRuntimes(doc *document) error {
+	list, whole, ok, err := runtimes(doc)
+	if err != nil || !ok || len(list.members) > 0 {
 		return err
 	}
 	root := doc.root()
-	if fallback, err := root.find("default-runtime"); err != nil {
-		return err
-	} else if fallback != nil {
-		var name string
-		if json.Unmarshal(doc.value(fallback), &name) == nil && name == opts.Runtime {
-			return fmt.Errorf(`%w: "default-runtime" is %q; set another one or remove the line first`, ErrDefaultRuntime, name)
-		}
-	}
-	if len(list.members) > 1 {
-		doc.remove(list, found)
-		return nil
-	}
 	for i := range root.members {
 		if root.members[i].keyStart == whole.keyStart {
 			doc.remove(root, &root.members[i])
@@ -203,8 +221,9 @@ func removeRuntime(doc *document, opts Options) error {
 	return nil
 }
 
-// change reads the file, edits it, and writes it back if that made a difference.
-func change(opts Options, edit func(*document) error) (Result, error) {
+// change reads the file, edits it, and writes it back if that made a difference. With backup it keeps the
+// file as it was.
+func change(opts Options, backup bool, edit func(*document) error) (Result, error) {
 	path := opts.Config
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved
@@ -236,7 +255,7 @@ func change(opts Options, edit func(*document) error) (Result, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return result, fmt.Errorf("Docker's configuration: %w", err)
 		}
-	} else {
+	} else if backup {
 		if err := replaceFile(path+backupSuffix, before, path); err != nil {
 			return result, fmt.Errorf("Docker's configuration: %w; nothing was changed", err)
 		}

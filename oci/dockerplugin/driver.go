@@ -81,6 +81,10 @@ func fits(existing *registry.Volume, spec registry.CreateSpec) bool {
 // parseCreateOptions reads the options of "docker volume create -o". options may be nil.
 func parseCreateOptions(name string, options map[string]string) (registry.CreateSpec, error) {
 	spec := registry.CreateSpec{Name: name}
+	if len(name) == 1 {
+		// As Docker does for its own volumes: it takes "x:/path" for a path with a drive letter.
+		return spec, fmt.Errorf("volume name %q is too short; Docker's volumes have names of at least two characters", name)
+	}
 	for _, key := range slices.Sorted(maps.Keys(options)) { // in order, for the same error each time
 		value := options[key]
 		switch key {

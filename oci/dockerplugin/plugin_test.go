@@ -137,23 +137,23 @@ func TestProtocol(t *testing.T) {
 	if list := r.succeed("VolumeDriver.List", "{}")["Volumes"].([]any); len(list) != 0 {
 		t.Fatalf("List of nothing: %v", list)
 	}
-	r.fail("VolumeDriver.Get", `{"Name":"x"}`, `volume "x" does not exist`)
+	r.fail("VolumeDriver.Get", `{"Name":"vx"}`, `volume "vx" does not exist`)
 
-	r.succeed("VolumeDriver.Create", `{"Name":"x","Opts":{"size":"1G"}}`)
-	r.succeed("VolumeDriver.Create", `{"Name":"x","Opts":{"size":"1G"}}`)
-	r.succeed("VolumeDriver.Create", `{"Name":"x","Opts":null}`)
-	r.fail("VolumeDriver.Create", `{"Name":"x","Opts":{"size":"2G"}}`, `volume "x" exists already`)
-	r.succeed("VolumeDriver.Create", `{"Name":"y","Opts":null}`)
-	r.succeed("VolumeDriver.Create", `{"Name":"z"}`)
-	r.succeed("VolumeDriver.Create", `{"Name":"m","Opts":{"memory":"","size":"64MiB"}}`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vx","Opts":{"size":"1G"}}`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vx","Opts":{"size":"1G"}}`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vx","Opts":null}`)
+	r.fail("VolumeDriver.Create", `{"Name":"vx","Opts":{"size":"2G"}}`, `volume "vx" exists already`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vy","Opts":null}`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vz"}`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vm","Opts":{"memory":"","size":"64MiB"}}`)
 
-	x, err := r.reg.Get("x")
+	x, err := r.reg.Get("vx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := r.succeed("VolumeDriver.Get", `{"Name":"x"}`)["Volume"].(map[string]any)
+	got := r.succeed("VolumeDriver.Get", `{"Name":"vx"}`)["Volume"].(map[string]any)
 	status := got["Status"].(map[string]any)
-	if got["Name"] != "x" || got["Mountpoint"] != x.Mountpoint() || status["sizeBytes"] != float64(1<<30) || status["inUse"] != false {
+	if got["Name"] != "vx" || got["Mountpoint"] != x.Mountpoint() || status["sizeBytes"] != float64(1<<30) || status["inUse"] != false {
 		t.Fatalf("Get: %v", got)
 	}
 	if _, err := time.Parse(time.RFC3339, got["CreatedAt"].(string)); err != nil {
@@ -162,30 +162,30 @@ func TestProtocol(t *testing.T) {
 	if list := r.succeed("VolumeDriver.List", "{}")["Volumes"].([]any); len(list) != 4 {
 		t.Fatalf("List: %v", list)
 	}
-	if y, err := r.reg.Get("y"); err != nil || y.SizeBytes() != registry.DefaultImageSizeBytes {
+	if y, err := r.reg.Get("vy"); err != nil || y.SizeBytes() != registry.DefaultImageSizeBytes {
 		t.Fatalf("y: %v, %v", y, err)
 	}
-	if m, err := r.reg.Get("m"); err != nil || m.Kind() != registry.KindMemory || m.SizeBytes() != 64<<20 {
+	if m, err := r.reg.Get("vm"); err != nil || m.Kind() != registry.KindMemory || m.SizeBytes() != 64<<20 {
 		t.Fatalf("m: %v, %v", m, err)
 	}
 
 	mounts := func() any {
-		volume := r.succeed("VolumeDriver.Get", `{"Name":"x"}`)["Volume"].(map[string]any)
+		volume := r.succeed("VolumeDriver.Get", `{"Name":"vx"}`)["Volume"].(map[string]any)
 		return volume["Status"].(map[string]any)["mounts"]
 	}
 	for _, id := range []string{"a", "b", "b"} {
-		if answer := r.succeed("VolumeDriver.Mount", `{"Name":"x","ID":"`+id+`"}`); answer["Mountpoint"] != x.Mountpoint() {
+		if answer := r.succeed("VolumeDriver.Mount", `{"Name":"vx","ID":"`+id+`"}`); answer["Mountpoint"] != x.Mountpoint() {
 			t.Fatalf("Mount: %v", answer)
 		}
 	}
 	if mounts() != 2.0 {
 		t.Fatalf("mounts: %v, want 2", mounts())
 	}
-	if answer := r.succeed("VolumeDriver.Path", `{"Name":"x"}`); answer["Mountpoint"] != x.Mountpoint() {
+	if answer := r.succeed("VolumeDriver.Path", `{"Name":"vx"}`); answer["Mountpoint"] != x.Mountpoint() {
 		t.Fatalf("Path: %v", answer)
 	}
-	r.succeed("VolumeDriver.Unmount", `{"Name":"x","ID":"a"}`)
-	r.succeed("VolumeDriver.Unmount", `{"Name":"x","ID":"a"}`)
+	r.succeed("VolumeDriver.Unmount", `{"Name":"vx","ID":"a"}`)
+	r.succeed("VolumeDriver.Unmount", `{"Name":"vx","ID":"a"}`)
 	if mounts() != 1.0 {
 		t.Fatalf("mounts: %v, want 1", mounts())
 	}
@@ -194,15 +194,15 @@ func TestProtocol(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.fail("VolumeDriver.Remove", `{"Name":"x"}`, `volume "x" is in use by container c0ffee`)
-	if status := r.succeed("VolumeDriver.Get", `{"Name":"x"}`)["Volume"].(map[string]any)["Status"].(map[string]any); status["inUseBy"] != "c0ffee" {
+	r.fail("VolumeDriver.Remove", `{"Name":"vx"}`, `volume "vx" is in use by container c0ffee`)
+	if status := r.succeed("VolumeDriver.Get", `{"Name":"vx"}`)["Volume"].(map[string]any)["Status"].(map[string]any); status["inUseBy"] != "c0ffee" {
 		t.Fatalf("status: %v", status)
 	}
 	held.Close()
-	r.succeed("VolumeDriver.Remove", `{"Name":"x"}`)
-	r.fail("VolumeDriver.Remove", `{"Name":"x"}`, `volume "x" does not exist`)
-	r.fail("VolumeDriver.Mount", `{"Name":"x","ID":"a"}`, `volume "x" does not exist`)
-	r.fail("VolumeDriver.Path", `{"Name":"x"}`, `volume "x" does not exist`)
+	r.succeed("VolumeDriver.Remove", `{"Name":"vx"}`)
+	r.fail("VolumeDriver.Remove", `{"Name":"vx"}`, `volume "vx" does not exist`)
+	r.fail("VolumeDriver.Mount", `{"Name":"vx","ID":"a"}`, `volume "vx" does not exist`)
+	r.fail("VolumeDriver.Path", `{"Name":"vx"}`, `volume "vx" does not exist`)
 }
 
 func TestCreateRefuses(t *testing.T) {
@@ -212,16 +212,17 @@ func TestCreateRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ body, want string }{
-		{`{"Name":"v","Opts":{"sice":"1G"}}`, `unknown option "sice"`},
-		{`{"Name":"v","Opts":{"size":"1X"}}`, `size "1X" is not valid`},
-		{`{"Name":"v","Opts":{"size":"1K"}}`, `too small`},
-		{`{"Name":"v","Opts":{"kind":"disk"}}`, `kind="disk" is not valid`},
-		{`{"Name":"v","Opts":{"memory":"4G"}}`, `memory="4G" is not valid`},
-		{`{"Name":"v","Opts":{"memory":"true","kind":"image"}}`, `contradict`},
-		{`{"Name":"v","Opts":{"memory":"true","image":"/tmp/x"}}`, `a memory volume has no image`},
-		{`{"Name":"v","Opts":{"image":"x"}}`, `absolute path`},
-		{`{"Name":"v","Opts":{"image":"` + image + `"}}`, `not a blobfs image`},
+		{`{"Name":"vv","Opts":{"sice":"1G"}}`, `unknown option "sice"`},
+		{`{"Name":"vv","Opts":{"size":"1X"}}`, `size "1X" is not valid`},
+		{`{"Name":"vv","Opts":{"size":"1K"}}`, `too small`},
+		{`{"Name":"vv","Opts":{"kind":"disk"}}`, `kind="disk" is not valid`},
+		{`{"Name":"vv","Opts":{"memory":"4G"}}`, `memory="4G" is not valid`},
+		{`{"Name":"vv","Opts":{"memory":"true","kind":"image"}}`, `contradict`},
+		{`{"Name":"vv","Opts":{"memory":"true","image":"/tmp/x"}}`, `a memory volume has no image`},
+		{`{"Name":"vv","Opts":{"image":"x"}}`, `absolute path`},
+		{`{"Name":"vv","Opts":{"image":"` + image + `"}}`, `not a blobfs image`},
 		{`{"Name":"../v","Opts":null}`, `volume name "../v" is not valid`},
+		{`{"Name":"v","Opts":null}`, `volume name "v" is too short`},
 		{`{"Opts":null}`, `the volume name is empty`},
 	} {
 		r.fail("VolumeDriver.Create", test.body, test.want)
@@ -251,7 +252,7 @@ func TestSocketLife(t *testing.T) {
 	if err := Serve(context.Background(), Options{Registry: r.reg, Socket: r.socket}); !errors.Is(err, ErrRunning) {
 		t.Fatalf("second service: %v, want ErrRunning", err)
 	}
-	r.succeed("VolumeDriver.Create", `{"Name":"x"}`)
+	r.succeed("VolumeDriver.Create", `{"Name":"vx"}`)
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -267,8 +268,8 @@ func TestSocketLife(t *testing.T) {
 	dead.SetUnlinkOnClose(false)
 	dead.Close()
 	r.start()
-	r.succeed("VolumeDriver.Unmount", `{"Name":"x","ID":"from before"}`)
-	r.succeed("VolumeDriver.Get", `{"Name":"x"}`)
+	r.succeed("VolumeDriver.Unmount", `{"Name":"vx","ID":"from before"}`)
+	r.succeed("VolumeDriver.Get", `{"Name":"vx"}`)
 	info, err := os.Stat(r.socket)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Fatalf("socket: %v, %v", info, err)
@@ -341,16 +342,16 @@ func TestConcurrentCalls(t *testing.T) {
 	for range 8 {
 		group.Go(func() {
 			for range 5 {
-				r.call("VolumeDriver.Create", `{"Name":"x"}`)
-				r.call("VolumeDriver.Mount", `{"Name":"x","ID":"i"}`)
-				r.call("VolumeDriver.Unmount", `{"Name":"x","ID":"i"}`)
+				r.call("VolumeDriver.Create", `{"Name":"vx"}`)
+				r.call("VolumeDriver.Mount", `{"Name":"vx","ID":"i"}`)
+				r.call("VolumeDriver.Unmount", `{"Name":"vx","ID":"i"}`)
 				r.call("VolumeDriver.List", `{}`)
-				r.call("VolumeDriver.Remove", `{"Name":"x"}`)
+				r.call("VolumeDriver.Remove", `{"Name":"vx"}`)
 			}
 		})
 	}
 	group.Wait()
-	if _, err := r.reg.Get("x"); !errors.Is(err, registry.ErrNotExist) {
+	if _, err := r.reg.Get("vx"); !errors.Is(err, registry.ErrNotExist) {
 		t.Fatalf("after the last removal: %v", err)
 	}
 }
