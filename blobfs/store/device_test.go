@@ -25,7 +25,8 @@ type testDevice struct {
 	arena    *nvme.Arena
 
 	// Faults; set while nothing is in progress.
-	dropFlush func(n int) bool            // the n-th flush is acknowledged and not done
+	dropFlush func() bool                 // a flush is acknowledged and not done
+	dropFUA   bool                        // FUA is ignored
 	fail      func(r *nvme.Request) error // error instead of the request
 	hook      func()                      // called after each write and flush
 
@@ -112,7 +113,7 @@ func (d *testDevice) one(r *nvme.Request) error {
 		d.writes++
 	case nvme.OpFlush:
 		d.flushes++
-		if d.dropFlush == nil || !d.dropFlush(d.flushes) {
+		if d.dropFlush == nil || !d.dropFlush() {
 			clear(d.durable)
 		}
 	}
@@ -135,7 +136,7 @@ func (d *testDevice) writeSector(at int64, src *sector, fua bool) {
 	}
 	c := *src
 	d.sectors[at] = &c
-	if fua || !d.geometry.VolatileWriteCache {
+	if fua && !d.dropFUA || !d.geometry.VolatileWriteCache {
 		delete(d.durable, at)
 	} else if d.durable[at] == nil {
 		d.durable[at] = old

@@ -1,0 +1,397 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+
+	"runsc-fs/blobfs/format"
+	"runsc-fs/nvme"
+)
+
+// crashRig runs transactions on a device and, after its writes and flushes,
+// checks what power cuts at that point may leave.
+type crashRig struct {
+	t     testing.TB
+	dev   *testDevice
+	s     *Store
+	rnd   *rand.Rand // of the workload
+	crash *rand.Rand // of the cuts
+	every int        // check one device operation in so many
+	cuts  int        // images to check at each
+
+	mu      sync.Mutex
+	history []model // history[lsn] is the state after transaction lsn
+	acked   LSN     // last transaction that was acknowledged as durable
+	states  int     // images checked
+	err     error   // first violation
+	commit  bool    // a Commit is in progress (single-threaded workloads)
+}
+
+func newCrashRig(t testing.TB, seed uint64, sizeBytes int64, volatileCache bool) *crashRig {
+	rig := &crashRig{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 2)), crash: rand.New(rand.NewPCG(seed, 3)), every: 1, cuts: 2,
+		history: []model{{}},
+	}
+	rig.dev = newTestDevice(t, sizeBytes, volatileCache)
+	formatTest(t, rig.dev)
+	rig.s = openTest(t, rig.dev, Options{NodeCacheBytes: 1 << 20})
+	rig.dev.hook = rig.cut
+	return rig
+}
+
+func (rig *crashRig) fail(err error) {
+	rig.mu.Lock()
+	defer rig.mu.Unlock()
+	if rig.err == nil {
+		rig.err = err
+	}
+}
+
+func (rig *crashRig) failed() error {
+	rig.mu.Lock()
+	defer rig.mu.Unlock()
+	return rig.err
+}
+
+// cut is called after each device operation.
+func (rig *crashRig) cut() {
+	rig.mu.Lock()
+	if rig.err != nil || rig.crash.IntN(rig.every) != 0 {
+		rig.mu.Unlock()
+		return
+	}
+	// The acknowledged transaction is read before the image is taken, the
+	// history is read after it.
+	acked := rig.acked
+	var images []*testDevice
+	var seeds []uint64
+	for range rig.cuts {
+		seed := rig.crash.Uint64()
+		images = append(images, rig.dev.crash(rig.t, rand.New(rand.NewPCG(seed, 4))))
+		seeds = append(seeds, seed)
+	}
+	rig.states += len(images)
+	rig.mu.Unlock()
+	for i, image := range images {
+		if err := rig.check(image, acked, seeds[i]); err != nil {
+			rig.fail(fmt.Errorf("image %d of the run: %w", rig.states, err))
+			return
+		}
+	}
+}
+
+// check recovers an image three ways: reading only, writing, and writing with
+// another power cut on the way.
+func (rig *crashRig) check(image *testDevice, acked LSN, seed uint64) error {
+	rnd := rand.New(rand.NewPCG(seed, 5))
+	again := image.clone(rig.t)
+	again.geometry.VolatileWriteCache = rig.dev.geometry.VolatileWriteCache
+
+	before := image.writes
+	ro, err := rig.recovered(image, acked, Options{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("read-only: %w", err)
+	}
+	if image.writes != before || image.flushes != 0 {
+		return errors.New("a read-only store wrote")
+	}
+	rw, err := rig.recovered(image, acked, Options{})
+	if err != nil {
+		return fmt.Errorf("read-write: %w", err)
+	}
+	if ro != rw {
+		return fmt.Errorf("read-only found transaction %d, read-write %d", ro, rw)
+	}
+	stop := 1 + rnd.IntN(6)
+	var second *testDevice
+	again.hook = func() {
+		if stop--; stop == 0 {
+			second = again.crash(rig.t, rnd)
+		}
+	}
+	if _, err := rig.recovered(again, acked, Options{}); err != nil {
+		return fmt.Errorf("read-write again: %w", err)
+	}
+	if second != nil {
+		l, err := rig.recovered(second, acked, Options{})
+		// The write that recovered stores are tested with may be there.
+		if err != nil && l <= rw {
+			return fmt.Errorf("after a second cut: %w", err)
+		}
+	}
+	return nil
+}
+
+// recovered opens an image, checks everything and tries a transaction. It
+// returns the last transaction that the image contains.
+func (rig *crashRig) recovered(image *testDevice, acked LSN, opts Options) (LSN, error) {
+	opts.Now = testNow
+	opts.NodeCacheBytes = 1 << 20
+	s, err := Open(image, opts)
+	if err != nil {
+		return 0, err
+	}
+	lsn := s.LastLSN()
+	err = rig.checkState(s, image, acked, lsn)
+	if err == nil && !opts.ReadOnly {
+		err = tryTransaction(s)
+	}
+	return lsn, errors.Join(err, s.Close())
+}
+
+func (rig *crashRig) checkState(s *Store, image *testDevice, acked, lsn LSN) error {
+	if lsn < acked {
+		return fmt.Errorf("transaction %d was acknowledged, only %d are there", acked, lsn)
+	}
+	if err := s.Verify(); err != nil {
+		return err
+	}
+	rig.mu.Lock()
+	var want model
+	if int(lsn) < len(rig.history) {
+		want = rig.history[lsn]
+	}
+	rig.mu.Unlock()
+	if want == nil {
+		return fmt.Errorf("transaction %d never happened", lsn)
+	}
+	if err := compareModel(s, want); err != nil {
+		return fmt.Errorf("transaction %d: %w", lsn, err)
+	}
+	for k, v := range want {
+		if k.Kind != format.KindExtent {
+			continue
+		}
+		e, err := format.DecodeExtentItem(k, []byte(v), s.VolumeBlocks())
+		if err != nil {
+			return err
+		}
+		for i := range e.Blocks {
+			b := image.block(e.Start + format.Addr(i))
+			if got := binary.LittleEndian.Uint64(b); got != k.Object || string(b[:8]) != string(b[format.BlockSizeBytes-8:]) {
+				return fmt.Errorf("transaction %d: block %v of object %d holds data of %d", lsn, e.Start+format.Addr(i), k.Object, got)
+			}
+		}
+	}
+	return nil
+}
+
+// tryTransaction shows that a recovered store can be changed.
+func tryTransaction(s *Store) error {
+	lsn, err := s.UpdateFreeing(func(tx *Tx) error { return tx.Put(format.Key{Object: 1 << 40}, []byte("recovered")) })
+	if err != nil {
+		return err
+	}
+	if err := s.Commit(lsn); err != nil {
+		return err
+	}
+	if _, err := s.UpdateFreeing(func(tx *Tx) error { return tx.Delete(format.Key{Object: 1 << 40}) }); err != nil {
+		return err
+	}
+	return s.Verify()
+}
+
+// update runs a transaction on the store and on the latest state of the model,
+// which together grow by one state.
+func (rig *crashRig) update(fn func(tx *Tx, m model) error) (LSN, error) {
+	return rig.s.UpdateFreeing(func(tx *Tx) error {
+		rig.mu.Lock()
+		m := maps.Clone(rig.history[len(rig.history)-1])
+		rig.mu.Unlock()
+		if err := fn(tx, m); err != nil {
+			return err
+		}
+		rig.mu.Lock()
+		rig.history = append(rig.history, m)
+		rig.mu.Unlock()
+		return nil
+	})
+}
+
+func (rig *crashRig) ack(lsn LSN) {
+	rig.mu.Lock()
+	rig.acked = max(rig.acked, lsn)
+	rig.mu.Unlock()
+}
+
+// items changes some items of objects in [from, from+n).
+func (rig *crashRig) items(rnd *rand.Rand, from uint64, n int) (LSN, error) {
+	return rig.update(func(tx *Tx, m model) error {
+		for range 1 + rnd.IntN(12) {
+			k := randKey(rnd, n)
+			k.Object += from
+			if _, ok := m[k]; ok && rnd.IntN(2) == 0 {
+				if err := tx.Delete(k); err != nil {
+					return err
+				}
+				delete(m, k)
+				continue
+			}
+			v := randValue(rnd)
+			if rnd.IntN(4) == 0 {
+				v = make([]byte, format.MaxValueBytes)
+			}
+			if err := tx.Put(k, v); err != nil {
+				return err
+			}
+			m[k] = string(v)
+		}
+		return nil
+	})
+}
+
+// file replaces the data of an object: new blocks are written, then claimed by
+// the transaction that frees the old ones.
+func (rig *crashRig) file(rnd *rand.Rand, object uint64) (LSN, error) {
+	run, err := rig.s.Allocate(1+int64(rnd.IntN(12)), 0, false)
+	if errors.Is(err, ErrNoSpace) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err := rig.writeRun(run, object); err != nil {
+		return 0, err
+	}
+	k := format.Key{Object: object, Kind: format.KindExtent}
+	return rig.update(func(tx *Tx, m model) error {
+		if old, ok := m[k]; ok {
+			e, err := format.DecodeExtentItem(k, []byte(old), rig.s.VolumeBlocks())
+			if err != nil {
+				return err
+			}
+			if err := tx.Free(e.Run()); err != nil {
+				return err
+			}
+		}
+		if err := tx.Claim(run); err != nil {
+			return err
+		}
+		v := format.ExtentItem{Start: run.Start, Blocks: uint32(run.Blocks), Birth: tx.Generation()}.Append(nil)
+		m[k] = string(v)
+		return tx.Put(k, v)
+	})
+}
+
+// writeRun fills a run with blocks that begin and end with the object's number.
+func (rig *crashRig) writeRun(run format.Run, object uint64) error {
+	buf, err := rig.dev.Arena().Alloc(int(run.Blocks))
+	if err != nil {
+		return err
+	}
+	defer rig.dev.Arena().Free(buf)
+	clear(buf)
+	for i := range int(run.Blocks) {
+		b := buf[i*format.BlockSizeBytes : (i+1)*format.BlockSizeBytes]
+		binary.LittleEndian.PutUint64(b, object)
+		copy(b[format.BlockSizeBytes-8:], b[:8])
+	}
+	return rig.s.WriteData([]nvme.Request{{Op: nvme.OpWrite, OffsetBytes: run.Start.OffsetBytes(), Vec: [][]byte{buf}}})
+}
+
+// run does a seeded sequence of steps in one goroutine until a check fails.
+func (rig *crashRig) run(steps int) error {
+	rnd := rig.rnd
+	for range steps {
+		var lsn LSN
+		var err error
+		if rnd.IntN(3) == 0 {
+			lsn, err = rig.file(rnd, 1000+uint64(rnd.IntN(30)))
+		} else {
+			lsn, err = rig.items(rnd, 0, 60)
+		}
+		if err != nil {
+			return err
+		}
+		switch rnd.IntN(12) {
+		case 0, 1, 2:
+			rig.commit = true
+			if err = rig.s.Commit(lsn); err == nil {
+				rig.ack(lsn)
+			}
+			rig.commit = false
+		case 3:
+			if rnd.IntN(4) == 0 {
+				last := rig.s.LastLSN()
+				if err = rig.s.Checkpoint(); err == nil {
+					rig.ack(last)
+				}
+			}
+		case 4:
+			if rnd.IntN(8) == 0 {
+				last := rig.s.LastLSN()
+				if err = rig.s.Close(); err != nil {
+					return err
+				}
+				rig.ack(last)
+				rig.s, err = Open(rig.dev, Options{NodeCacheBytes: 1 << 20, Now: testNow})
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if err := rig.failed(); err != nil {
+			return err
+		}
+	}
+	return rig.s.Verify()
+}
+
+// crashSeed lets a failure be replayed: CRASH_SEED=n go test -run TestCrash.
+func crashSeeds(t testing.TB, n uint64) []uint64 {
+	if v := os.Getenv("CRASH_SEED"); v != "" {
+		seed, err := strconv.ParseUint(v, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []uint64{seed}
+	}
+	var seeds []uint64
+	for i := range n {
+		seeds = append(seeds, i)
+	}
+	return seeds
+}
+
+func TestCrash(t *testing.T) {
+	for _, seed := range crashSeeds(t, 4) {
+		for _, volatileCache := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d/cache=%v", seed, volatileCache), func(t *testing.T) {
+				rig := newCrashRig(t, seed, 8<<20, volatileCache)
+				rig.every = 3
+				if err := rig.run(400); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				t.Logf("%d transactions, %d images, %+v", len(rig.history)-1, rig.states, rig.s.Stats())
+			})
+		}
+	}
+}
+
+// TestCrashCanary shows that the rig notices a device, and so a store, that
+// leaves out what durability needs.
+func TestCrashCanary(t *testing.T) {
+	for name, spoil := range map[string]func(rig *crashRig){
+		"no flush before the log record":  func(rig *crashRig) { rig.dev.dropFlush = func() bool { return rig.commit } },
+		"no flush before the superblock":  func(rig *crashRig) { rig.dev.dropFlush = func() bool { return !rig.commit } },
+		"log and superblocks without FUA": func(rig *crashRig) { rig.dev.dropFUA = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rig := newCrashRig(t, 1, 8<<20, true)
+			rig.cuts = 4
+			spoil(rig)
+			err := rig.run(2000)
+			if err == nil {
+				t.Fatal("nothing was noticed")
+			}
+			t.Log(err)
+		})
+	}
+}
