@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -176,27 +177,50 @@ func checkFormatted(path string, sizeBytes int64) error {
 	return nil
 }
 
-// adoptImageLocked checks the image at spec.Image and completes spec from it, or makes it if it is not
-// there. undo takes back what it made.
-func (r *Registry) adoptImageLocked(spec *CreateSpec) (undo func(), err error) {
-	nothing := func() {}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(spec.Image))
+// resolveImage returns the path of the image file itself, to which the registry keeps it: links to it may
+// change. info is nil if the file is not there yet.
+func (r *Registry) resolveImage(given string) (path string, info fs.FileInfo, err error) {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(given))
 	if err != nil {
-		return nil, failf(ErrImage, "image %s: its directory cannot be used: %v", spec.Image, reason(err))
+		return "", nil, failf(ErrImage, "image %s: its directory cannot be used: %v", given, reason(err))
+	}
+	path = filepath.Join(dir, filepath.Base(given))
+	info, err = os.Lstat(path)
+	if err == nil && info.Mode().Type() == fs.ModeSymlink {
+		path, err = filepath.EvalSymlinks(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil, failf(ErrImage, "image %s is a symbolic link to nothing", given)
+		}
+		if err == nil {
+			info, err = os.Lstat(path)
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		info, err = nil, nil
+	}
+	if err != nil {
+		return "", nil, failf(ErrImage, "image %s: %v", given, reason(err))
 	}
 	root, err := filepath.EvalSymlinks(r.opts.Root)
 	if err != nil {
-		return nil, fmt.Errorf("volume root %s: %w", r.opts.Root, err)
+		return "", nil, fmt.Errorf("volume root %s: %w", r.opts.Root, err)
 	}
-	if _, inside := relativeTo(root, filepath.Join(dir, filepath.Base(spec.Image))); inside {
-		return nil, failf(ErrImage, "image %s lies in the volume root %s; keep it elsewhere, or leave out the path to have one made there", spec.Image, root)
+	if _, inside := relativeTo(root, path); inside {
+		return "", nil, failf(ErrImage, "image %s lies in the volume root %s; keep it elsewhere, or leave out the path to have one made there", given, root)
 	}
-	info, err := os.Stat(spec.Image)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r.makeExternal(spec)
-	}
+	return path, info, nil
+}
+
+// adoptImageLocked checks the image at spec.Image and completes spec from it, or makes it if it is not
+// there. undo takes back what it made.
+func (r *Registry) adoptImageLocked(spec *CreateSpec) (undo func(), err error) {
+	path, info, err := r.resolveImage(spec.Image)
 	if err != nil {
-		return nil, failf(ErrImage, "image %s: %v", spec.Image, reason(err))
+		return nil, err
+	}
+	spec.Image = path
+	if info == nil {
+		return r.makeExternal(spec)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, failf(ErrImage, "image %s is not a regular file", spec.Image)
@@ -211,13 +235,16 @@ func (r *Registry) adoptImageLocked(spec *CreateSpec) (undo func(), err error) {
 		return nil, errors.New("this program cannot check images")
 	}
 	if err := r.opts.Probe(spec.Image); err != nil {
+		if strings.Contains(err.Error(), spec.Image) {
+			return nil, failf(ErrImage, "%v", err)
+		}
 		return nil, failf(ErrImage, "image %s cannot be used: %v", spec.Image, err)
 	}
 	if err := CheckSize(info.Size()); err != nil {
 		return nil, failf(ErrInvalidSize, "image %s: %v", spec.Image, err)
 	}
 	spec.SizeBytes = info.Size()
-	return nothing, nil
+	return func() {}, nil
 }
 
 // checkNotRegistered refuses a file that is the image of another volume, under whatever path.
@@ -239,9 +266,6 @@ func (r *Registry) checkNotRegistered(path string, info fs.FileInfo) error {
 // makeExternal makes a new image at spec.Image: under another name first, so that the path holds a
 // whole image or nothing.
 func (r *Registry) makeExternal(spec *CreateSpec) (undo func(), err error) {
-	if _, err := os.Lstat(spec.Image); err == nil {
-		return nil, failf(ErrImage, "image %s is a symbolic link to nothing", spec.Image)
-	}
 	if spec.SizeBytes == 0 {
 		spec.SizeBytes = DefaultImageSizeBytes
 	}

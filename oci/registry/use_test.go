@@ -113,6 +113,13 @@ func TestExternalImage(t *testing.T) {
 		t.Errorf("size %d", again.SizeBytes())
 	}
 
+	if _, err := r.Remove("again"); err != nil {
+		t.Fatal(err)
+	}
+	if aliased := create(t, r, CreateSpec{Name: "again", Image: alias}); aliased.ImagePath() != made {
+		t.Errorf("through a link the image is %s", aliased.ImagePath())
+	}
+
 	foreign := filepath.Join(dir, "foreign")
 	content := strings.Repeat("x", MinSizeBytes)
 	if err := os.WriteFile(foreign, []byte(content), 0o644); err != nil {
@@ -127,6 +134,10 @@ func TestExternalImage(t *testing.T) {
 		t.Fatal(err)
 	}
 	inside := filepath.Join(r.Root(), "inside")
+	into := filepath.Join(dir, "into")
+	if err := os.Symlink(create(t, r, CreateSpec{Name: "own"}).ImagePath(), into); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		spec  CreateSpec
 		class error
@@ -140,6 +151,7 @@ func TestExternalImage(t *testing.T) {
 		{CreateSpec{Image: dangling}, ErrImage, "symbolic link to nothing"},
 		{CreateSpec{Image: filepath.Join(dir, "no", "image")}, ErrImage, "no such file or directory"},
 		{CreateSpec{Image: inside}, ErrImage, "lies in the volume root"},
+		{CreateSpec{Image: into}, ErrImage, "lies in the volume root"},
 		{CreateSpec{Image: filepath.Join(dir, "huge"), SizeBytes: MaxSizeBytes + 1}, ErrInvalidSize, "too large"},
 	} {
 		test.spec.Name = "v"
@@ -149,7 +161,7 @@ func TestExternalImage(t *testing.T) {
 	if data, err := os.ReadFile(foreign); err != nil || string(data) != content {
 		t.Errorf("the foreign file was changed: %v", err)
 	}
-	if left := tree(t, dir); len(left) != 5 {
+	if left := tree(t, dir); len(left) != 6 {
 		t.Errorf("files: %q", left)
 	}
 }
