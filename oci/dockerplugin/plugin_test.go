@@ -260,6 +260,10 @@ func TestSocketLife(t *testing.T) {
 		t.Fatalf("socket after the end: %v", err)
 	}
 
+	if files, err := os.ReadDir(filepath.Dir(r.socket)); err != nil || len(files) != 0 {
+		t.Fatalf("left behind: %v, %v", files, err)
+	}
+
 	// A killed service leaves its socket, bound by nobody.
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: r.socket, Net: "unix"})
 	if err != nil {

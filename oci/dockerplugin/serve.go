@@ -91,24 +91,49 @@ func Serve(ctx context.Context, opts Options) error {
 	return nil
 }
 
+// takeLock creates and locks the file at path; ErrRunning if it is locked. release removes it.
+func takeLock(path string) (release func(), err error) {
+	const tries = 10 // each lost to a service that ended between two system calls of ours
+	for range tries {
+		lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			lock.Close()
+			return nil, ErrRunning
+		}
+		held, heldErr := lock.Stat()
+		named, namedErr := os.Lstat(path)
+		if heldErr == nil && namedErr == nil && os.SameFile(held, named) {
+			return func() {
+				os.Remove(path)
+				lock.Close()
+			}, nil
+		}
+		lock.Close()
+	}
+	return nil, ErrRunning
+}
+
 // listen binds the socket. A lock beside it, held until release, makes sure that a socket that is there
 // belongs to nobody who lives.
 func listen(path string) (_ *listener, release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, nil, fmt.Errorf("volume plugin: %w", err)
 	}
-	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	unlock, err := takeLock(path + ".lock")
+	if errors.Is(err, ErrRunning) {
+		return nil, nil, fmt.Errorf("%w: it serves %s", err, path)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume plugin: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			lock.Close()
+			unlock()
 		}
 	}()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, nil, fmt.Errorf("%w: it serves %s", ErrRunning, path)
-	}
 	if err := removeStale(path); err != nil {
 		return nil, nil, err
 	}
@@ -120,7 +145,7 @@ func listen(path string) (_ *listener, release func(), err error) {
 		unixListener.Close()
 		return nil, nil, fmt.Errorf("volume plugin: %w", err)
 	}
-	return &listener{UnixListener: unixListener, conns: make(map[*conn]struct{})}, func() { lock.Close() }, nil
+	return &listener{UnixListener: unixListener, conns: make(map[*conn]struct{})}, unlock, nil
 }
 
 func removeStale(path string) error {

@@ -114,8 +114,8 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
 	}
 	if err := syncDir(r.volumesPath()); err != nil {
-		// The rename may or may not last: only its absence can be promised.
-		return nil, errors.Join(fmt.Errorf("create volume %q: %w", spec.Name, err), os.RemoveAll(dir))
+		os.RemoveAll(dir) // whether the volume would last is not known
+		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
 	}
 	return &Volume{dir: dir, spec: *full}, nil
 }

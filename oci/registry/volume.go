@@ -204,11 +204,9 @@ func (v *Volume) acquire(file *os.File, container string) error {
 	if err := unix.Stat(v.LockPath(), &named); err != nil || held.Ino != named.Ino || held.Dev != named.Dev {
 		return failf(ErrNotExist, "volume %q has been removed", v.Name())
 	}
-	if err := file.Truncate(0); err != nil {
-		return fmt.Errorf("volume %q: %w", v.Name(), err)
-	}
-	if _, err := file.WriteAt([]byte(container+"\n"), 0); err != nil {
-		return fmt.Errorf("volume %q: %w", v.Name(), err)
+	// The name is for messages only. A host whose disk is full must not keep a container from its data.
+	if file.Truncate(0) == nil {
+		file.WriteAt([]byte(container+"\n"), 0)
 	}
 	return nil
 }
