@@ -69,6 +69,8 @@ func errno(err error) error {
 	return linuxerr.EIO
 }
 
-func isNotExist(err error) bool { return err == blobfs.ErrNotExist || errors.Is(err, blobfs.ErrNotExist) }
+func isNotExist(err error) bool {
+	return err == blobfs.ErrNotExist || errors.Is(err, blobfs.ErrNotExist)
+}
 
 func isNoXattr(err error) bool { return errors.Is(err, blobfs.ErrNoXattr) }

@@ -59,7 +59,7 @@ func (c *Config) setDefaults() error {
 }
 
 // volumes is the registry of the sandbox.
-var volumes registry
+var volumes = &registry{}
 
 // registry holds what a sandbox knows about its volumes.
 type registry struct {
