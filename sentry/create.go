@@ -70,6 +70,11 @@ func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, dir b
 	}
 	i, err := create(parent, name)
 	if err != nil {
+		if linuxerr.Equals(linuxerr.EROFS, err) {
+			if _, lookupErr := parent.childLocked(name); lookupErr == nil {
+				return linuxerr.EEXIST
+			}
+		}
 		return err
 	}
 	parent.insertChild(i, name)

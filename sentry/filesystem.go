@@ -94,7 +94,7 @@ func (fs *filesystem) AccessAt(ctx context.Context, rp *vfs.ResolvingPath, creds
 	if err := d.inode.checkPermissions(creds, ats); err != nil {
 		return err
 	}
-	if ats.MayWrite() && rp.Mount().ReadOnly() {
+	if ats.MayWrite() && (rp.Mount().ReadOnly() || fs.blob.ReadOnly()) {
 		switch d.inode.fileType() {
 		case linux.S_IFREG, linux.S_IFDIR, linux.S_IFLNK:
 			return linuxerr.EROFS

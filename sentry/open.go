@@ -189,6 +189,9 @@ func (d *dentry) openRegular(ctx context.Context, rp *vfs.ResolvingPath, opts *v
 	i := d.inode
 	mnt := rp.Mount()
 	truncate := !created && opts.Flags&linux.O_TRUNC != 0
+	if (truncate || vfs.MayWriteFileWithOpenFlags(opts.Flags)) && i.fs.blob.ReadOnly() {
+		return nil, linuxerr.EROFS
+	}
 	if truncate {
 		if err := mnt.CheckBeginWrite(); err != nil {
 			return nil, err

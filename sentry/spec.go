@@ -45,7 +45,8 @@ type VolumeSpec struct {
 	Lock *os.File
 	// SizeBytes is the capacity of a KindMemory volume.
 	SizeBytes int64
-	// ReadOnly refuses every writable mount and never writes to the image.
+	// ReadOnly never writes to the image: however the volume is mounted, changes
+	// fail with EROFS.
 	ReadOnly bool
 	// New says that the image holds no file system yet: the first mount makes
 	// one. A memory volume without File is always new.

@@ -19,12 +19,13 @@ func (fs *filesystem) endWalk(ctx context.Context) {
 }
 
 // quiesce returns when every operation on the tree that was under way has
-// ended, so that none can still hold a dentry found by path before.
+// ended, so that none can still hold a dentry found by path before: nothing is
+// done under the lock, waiting for it is the point.
 //
 // Preconditions: no locks are held.
 func (fs *filesystem) quiesce() {
 	fs.renameMu.Lock()
-	fs.renameMu.Unlock() //nolint:staticcheck // the empty section is the point
+	fs.renameMu.Unlock()
 }
 
 // step resolves rp's next component from directory d. It returns the dentry to
