@@ -202,6 +202,7 @@ func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.
 		if err := parent.inode.blob.Link(name, i.blob); err != nil {
 			return nil, errno(err)
 		}
+		i.linkable.Store(false) // from now on it is a file like any other
 		if i.watched.Load() {
 			i.watches.Notify(ctx, "", linux.IN_ATTRIB, 0, vfs.InodeEvent, false /* unlinked */)
 		}

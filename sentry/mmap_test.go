@@ -165,6 +165,42 @@ func TestTruncationTakesMappedPages(t *testing.T) {
 	}
 }
 
+// TestStoresBeyondTheEnd checks that what a mapping leaves behind the end of a
+// file, in its last page, never becomes part of the file.
+func TestStoresBeyondTheEnd(t *testing.T) {
+	e := newEnv(t)
+	for _, grow := range []struct {
+		what string
+		fn   func(fd *vfs.FileDescription) error
+	}{
+		{"truncate", func(*vfs.FileDescription) error {
+			return e.setStat(e.ctx, "f", linux.Statx{Mask: linux.STATX_SIZE, Size: 3000})
+		}},
+		{"write", func(fd *vfs.FileDescription) error {
+			_, err := e.pwrite(fd, 2999, "e", 0)
+			return err
+		}},
+	} {
+		fd := e.mustOpen("f", linux.O_CREAT|linux.O_RDWR|linux.O_TRUNC)
+		if _, err := e.pwrite(fd, 0, strings.Repeat("b", 1000), 0); err != nil {
+			t.Fatal(err)
+		}
+		m := e.mmap(fd, 1)
+		mem, done, err := m.fault(0, hostarch.ReadWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem[2000] = 'S'
+		done()
+		if err := grow.fn(fd); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.pread(fd, 2000, 1); got != "\x00" {
+			t.Errorf("%s: a store beyond the end became %q", grow.what, got)
+		}
+	}
+}
+
 // TestStoresAreWrittenBack stores through a mapping, syncs, and looks at the
 // file after the volume was closed and opened again.
 func TestStoresAreWrittenBack(t *testing.T) {
