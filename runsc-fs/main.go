@@ -3,6 +3,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 
@@ -11,14 +12,19 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/alias"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
+	"runsc-fs/oci/registry"
 	"runsc-fs/runsc-fs/hooks"
 )
+
+// volumeRootFlag is the one flag that we add to those before the command.
+const volumeRootFlag = "volume-root"
 
 func main() {
 	if !hooks.Installed() {
 		fmt.Fprintln(os.Stderr, "runsc-fs: this binary was built without the hooks in runsc and cannot mount volumes; build it with 'make build'")
 		os.Exit(1)
 	}
+	flag.Var(volumeRoot{}, volumeRootFlag, "directory of the volume registry; default $"+registry.RootEnv+", else "+registry.DefaultRoot)
 	alias.HandleAlias()
 	cli.Run(commands())
 }
@@ -26,6 +32,27 @@ func main() {
 // commands returns runsc's commands and ours, each with its group in the help
 // text, and the help topics.
 func commands() (map[util.SubCommand]string, []subcommands.Command) {
-	cmds, topics := runscCommands()
-	return cmds, topics
+	all, topics := runscCommands()
+	all[command{newVolumeGroup()}] = volumeGroup
+	all[command{&mkfs{}}] = volumeGroup
+	all[command{&plugin{}}] = volumeGroup
+	all[command{&install{}}] = helperGroup
+	all[command{&uninstall{}}] = helperGroup
+	return all, topics
+}
+
+// volumeRoot is the value of volumeRootFlag.
+type volumeRoot struct{}
+
+func (volumeRoot) String() string { return hooks.VolumeRoot() }
+
+// Get implements flag.Getter, which runsc expects of its flags.
+func (volumeRoot) Get() any { return hooks.VolumeRoot() }
+
+func (volumeRoot) Set(dir string) error {
+	if dir == "" {
+		return fmt.Errorf("the directory is empty")
+	}
+	hooks.SetVolumeRoot(dir)
+	return nil
 }

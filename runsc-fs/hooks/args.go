@@ -23,17 +23,8 @@ type VolumeArg struct {
 	// HasLock says that the lock on the volume comes with it. Without it the
 	// sandbox holds the volume already.
 	HasLock bool `json:"hasLock,omitempty"`
-	// Root is the owner and mode of the root directory of a memory volume.
-	Root *RootArg `json:"root,omitempty"`
 	// Container is the one that brings the volume.
 	Container string `json:"container"`
-}
-
-// RootArg is ownership and mode of a directory.
-type RootArg struct {
-	UID  uint32 `json:"uid"`
-	GID  uint32 `json:"gid"`
-	Mode uint32 `json:"mode"`
 }
 
 // files returns how many files travel with the volume.

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -106,21 +105,18 @@ func addVolume(a *VolumeArg, files []*os.File) error {
 		ReadOnly:    a.ReadOnly,
 		ContainerID: a.Container,
 	}
+	next := files
 	if a.HasImage {
-		spec.File = files[0]
-		files = files[1:]
+		spec.File, next = next[0], next[1:]
 	}
-	if a.Root != nil {
-		spec.PopulateRoot = &sentry.RootSpec{UID: a.Root.UID, GID: a.Root.GID, Mode: a.Root.Mode}
+	if a.HasLock {
+		spec.Lock = next[0]
 	}
 	if err := sentry.AddVolume(spec); err != nil {
-		if spec.File != nil {
-			spec.File.Close()
-		}
 		for _, f := range files {
 			f.Close()
 		}
-		return fmt.Errorf("volume %q: %w", a.Name, err)
+		return withName(a.Name, err)
 	}
 	return nil
 }
@@ -187,36 +183,8 @@ func MountOptions(m *specs.Mount) (string, *vfs.MountOptions, error) {
 	if !enabled() {
 		return "", nil, fmt.Errorf("volume %q was not given to this sandbox", m.Source)
 	}
-	opts := &vfs.MountOptions{
-		GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true},
-	}
-	data := []string{"volume=" + m.Source}
-	for _, o := range m.Options {
-		switch o {
-		case "ro":
-			opts.ReadOnly = true
-		case "rw":
-			opts.ReadOnly = false
-		case "noexec":
-			opts.Flags.NoExec = true
-		case "exec":
-			opts.Flags.NoExec = false
-		case "nosuid":
-			opts.Flags.NoSUID = true
-		case "suid":
-			opts.Flags.NoSUID = false
-		case "noatime":
-			opts.Flags.NoATime = true
-		case "atime":
-			opts.Flags.NoATime = false
-		case "nodev", "dev", "relatime", "norelatime", "strictatime", "defaults":
-			// Device files open the sandbox's own devices at most.
-		default:
-			return "", nil, fmt.Errorf("volume %q: mount option %q is not supported", m.Source, o)
-		}
-	}
-	opts.GetFilesystemOptions.Data = strings.Join(data, ",")
-	return FilesystemName, opts, nil
+	opts, err := mountOptions(m.Source, m.Options)
+	return FilesystemName, opts, err
 }
 
 // shutdownTimeout bounds the write-back at the end of a sandbox. What is left

@@ -1,40 +1,256 @@
 package hooks
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"strings"
+	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+
+	"runsc-fs/gofer"
+	"runsc-fs/oci"
+	"runsc-fs/oci/registry"
 )
 
-// IsVolumeMount tells whether a mount names a volume as its source.
-func IsVolumeMount(m *specs.Mount) bool { return m.Type == FilesystemName }
+// volumeRoot is set while flags are parsed, before any other function is called.
+var volumeRoot string
 
-// OpenSpec opens the specification in a bundle with mounts of volumes
-// recognised. It returns nil if the file in the bundle is good as it is.
-func OpenSpec(bundleDir string) (*os.File, error) { return nil, nil }
+// SetVolumeRoot chooses the directory of the volume registry; empty means the
+// default.
+func SetVolumeRoot(root string) { volumeRoot = root }
 
-// OpenVolumes opens and locks the volumes that a container mounts.
-func OpenVolumes(spec *specs.Spec, containerID, sandboxID string) error { return nil }
+// VolumeRoot returns what SetVolumeRoot has set.
+func VolumeRoot() string { return volumeRoot }
+
+// OpenRegistry opens the registry that this command works with.
+func OpenRegistry() (*registry.Registry, error) {
+	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe})
+}
+
+// openVolume is a volume that this process has opened for a container.
+type openVolume struct {
+	arg   VolumeArg
+	files []*os.File
+}
+
+func (v *openVolume) close() {
+	for _, f := range v.files {
+		f.Close()
+	}
+}
+
+// opened has the volumes of containers that are being started.
+var opened struct {
+	mu sync.Mutex
+	by map[string][]openVolume // by container ID
+}
+
+func openedFor(containerID string) []openVolume {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	return opened.by[containerID]
+}
+
+// OpenVolumes opens and locks the volumes that a container mounts, copies the
+// first files into new ones, and keeps them for DonateVolumes or SendVolumes.
+// Nothing stays open or locked if it fails. The error is one line.
+func OpenVolumes(spec *specs.Spec, containerID, sandboxID string) error {
+	reg, mounts, err := volumeMounts(spec)
+	if err != nil || len(mounts) == 0 {
+		return err
+	}
+	var list []openVolume
+	for name, use := range mounts {
+		v, err := open(reg, use, containerID, sandboxID)
+		if err != nil {
+			for i := range list {
+				list[i].close()
+			}
+			return withName(name, err)
+		}
+		list = append(list, *v)
+	}
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	if opened.by == nil {
+		opened.by = map[string][]openVolume{}
+	}
+	opened.by[containerID] = list
+	return nil
+}
+
+// withName makes sure that an error names its volume.
+func withName(name string, err error) error {
+	if strings.Contains(err.Error(), fmt.Sprintf("volume %q", name)) {
+		return err
+	}
+	return fmt.Errorf("volume %q: %w", name, err)
+}
+
+// volumeUse is how a container uses one volume.
+type volumeUse struct {
+	volume   *registry.Volume
+	readOnly bool // in all its mounts
+}
+
+// volumeMounts finds the volumes in a specification and checks the options of
+// their mounts.
+func volumeMounts(spec *specs.Spec) (*registry.Registry, map[string]volumeUse, error) {
+	reg, err := OpenRegistry()
+	if err != nil {
+		return nil, nil, err
+	}
+	mounts, err := oci.ResolveMounts(spec, reg)
+	if err != nil {
+		return nil, nil, err
+	}
+	uses := map[string]volumeUse{}
+	for _, m := range mounts {
+		name := m.Volume.Name()
+		if _, err := mountOptions(name, m.Options.Strings()); err != nil {
+			return nil, nil, fmt.Errorf("mount %s: %w", m.Destination, err)
+		}
+		use, again := uses[name]
+		use.volume = m.Volume
+		use.readOnly = m.Options.ReadOnly && (use.readOnly || !again)
+		uses[name] = use
+	}
+	return reg, uses, nil
+}
+
+// holderName is what a volume's lock file says about who has it. For a pod it
+// names the sandbox, too.
+func holderName(containerID, sandboxID string) string {
+	if containerID == sandboxID {
+		return containerID
+	}
+	return containerID + podMark + sandboxID
+}
+
+const podMark = " of pod "
+
+// heldBySandbox tells whether the volume is held by that sandbox.
+func heldBySandbox(v *registry.Volume, sandboxID string) bool {
+	holder, inUse, err := v.Holder()
+	if err != nil || !inUse {
+		return false
+	}
+	if _, pod, ok := strings.Cut(holder, podMark); ok {
+		holder = pod
+	}
+	return holder == sandboxID
+}
+
+// open locks and opens one volume for a container.
+func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) (_ *openVolume, err error) {
+	v := use.volume
+	out := &openVolume{arg: VolumeArg{
+		Name: v.Name(), Kind: string(v.Kind()), SizeBytes: v.SizeBytes(), Container: containerID,
+	}}
+	lock, err := v.Acquire(holderName(containerID, sandboxID))
+	if errors.Is(err, registry.ErrInUse) && containerID != sandboxID && heldBySandbox(v, sandboxID) {
+		return out, nil // the containers of a sandbox share their volumes
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			lock.Close()
+		}
+	}()
+	if v, err = reg.Get(v.Name()); err != nil { // as it is now that nobody changes it
+		return nil, err
+	}
+	image, err := gofer.OpenVolume(gofer.VolumeSpec{
+		Name: v.Name(), Kind: gofer.Kind(v.Kind()), Path: v.ImagePath(), SizeBytes: v.SizeBytes(), ReadOnlyOK: use.readOnly && v.PopulateFrom() == "",
+	})
+	if err != nil {
+		return nil, err
+	}
+	if from := v.PopulateFrom(); from != "" {
+		if err = gofer.Populate(image, from); err == nil {
+			err = reg.MarkPopulated(v.Name())
+		}
+		if err != nil {
+			image.Close()
+			return nil, err
+		}
+	}
+	out.arg.ReadOnly = image.ReadOnly
+	out.arg.HasImage, out.arg.HasLock = true, true
+	out.files = []*os.File{image.File, lock}
+	return out, nil
+}
+
+// CheckVolumes tells whether OpenVolumes would find the volumes of a container
+// that joins a sandbox, and find them free.
+func CheckVolumes(spec *specs.Spec, sandboxID string) error {
+	_, uses, err := volumeMounts(spec)
+	if err != nil {
+		return err
+	}
+	for name, use := range uses {
+		holder, inUse, err := use.volume.Holder()
+		if err != nil {
+			return err
+		}
+		if inUse && !heldBySandbox(use.volume, sandboxID) {
+			return fmt.Errorf("volume %q is in use by container %s", name, holder)
+		}
+	}
+	return nil
+}
 
 // ForgetVolumes closes this process's copies of what OpenVolumes opened.
-func ForgetVolumes(containerID string) {}
-
-// CheckVolumes tells whether OpenVolumes would succeed now.
-func CheckVolumes(spec *specs.Spec, sandboxID string) error { return nil }
+func ForgetVolumes(containerID string) {
+	opened.mu.Lock()
+	list := opened.by[containerID]
+	delete(opened.by, containerID)
+	opened.mu.Unlock()
+	for i := range list {
+		list[i].close()
+	}
+}
 
 // fileDonor is runsc's way to give files to a child process.
 type fileDonor interface {
 	DonateAndClose(flag string, files ...*os.File)
 }
 
-// DonateVolumes gives the opened volumes to the sandbox process.
+// DonateVolumes gives the opened volumes to the sandbox process that cmd will
+// start.
 func DonateVolumes(containerID string, spec *specs.Spec, donor fileDonor, cmd *exec.Cmd) error {
+	list := openedFor(containerID)
+	if len(list) == 0 && !mayGetVolumes(spec) {
+		return nil
+	}
+	args := []VolumeArg{}
+	var files []*os.File
+	for _, v := range list {
+		args = append(args, v.arg)
+		files = append(files, v.files...)
+	}
+	text, err := json.Marshal(args)
+	if err != nil {
+		return err
+	}
+	cmd.Args = append(cmd.Args, "--"+volumesFlag+"="+string(text))
+	if len(files) > 0 {
+		donor.DonateAndClose(volumeFDsFlag, files...)
+	}
 	return nil
 }
 
-// SendVolumes adds the opened volumes to a start request.
-func SendVolumes(containerID string, args *[]VolumeArg, payload *[]*os.File) {}
-
-// StopSandbox ends a sandbox with volumes so that it writes them back.
-func StopSandbox(pid int, kill func() error) {}
+// SendVolumes adds the opened volumes to the request that starts a further
+// container.
+func SendVolumes(containerID string, args *[]VolumeArg, payload *[]*os.File) {
+	for _, v := range openedFor(containerID) {
+		*args = append(*args, v.arg)
+		*payload = append(*payload, v.files...)
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/subcommands"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"gvisor.dev/gvisor/runsc/cmd/util"
+	"gvisor.dev/gvisor/runsc/config"
+)
+
+// verb is one command of our own. It prints results to out and leaves errors
+// to its caller.
+type verb interface {
+	// name is the word on the command line.
+	name() string
+	// synopsis is one line for the list of commands, arguments the part of the
+	// usage line behind the name.
+	synopsis() string
+	arguments() string
+	setFlags(f *flag.FlagSet)
+	run(ctx context.Context, out io.Writer, args []string) error
+}
+
+// usageError is a mistake in the arguments. The usage is added to it.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func usagef(text string, args ...any) error { return usageError{fmt.Sprintf(text, args...)} }
+
+// command makes a verb one of runsc's commands.
+type command struct{ verb }
+
+var _ util.SubCommand = command{}
+
+// Name implements subcommands.Command.
+func (c command) Name() string { return c.name() }
+
+// Synopsis implements subcommands.Command.
+func (c command) Synopsis() string { return c.synopsis() }
+
+// Usage implements subcommands.Command.
+func (c command) Usage() string { return usage(c.verb, "") }
+
+// SetFlags implements subcommands.Command.
+func (c command) SetFlags(f *flag.FlagSet) { c.setFlags(f) }
+
+// FetchSpec implements util.SubCommand: no command of ours is about a container.
+func (c command) FetchSpec(*config.Config, *flag.FlagSet) (string, *specs.Spec, error) {
+	return "", nil, nil
+}
+
+// Execute implements subcommands.Command.
+func (c command) Execute(ctx context.Context, f *flag.FlagSet, _ ...any) subcommands.ExitStatus {
+	args := f.Args()
+	var err error
+	if _, isGroup := c.verb.(*group); !isGroup { // a group parses the flags of its verbs
+		f.SetOutput(io.Discard)
+		f.Usage = func() {}
+		args, err = operands(f)
+	}
+	if err == nil {
+		err = c.run(ctx, os.Stdout, args)
+	}
+	var mistake usageError
+	switch {
+	case err == nil:
+		return subcommands.ExitSuccess
+	case errors.As(err, &mistake):
+		return util.Errorf("runsc-fs: %v; %s", err, strings.TrimSpace(usage(c.verb, "")))
+	default:
+		return util.Errorf("runsc-fs: %v", err)
+	}
+}
+
+func usage(v verb, parent string) string {
+	words := slices.DeleteFunc([]string{"usage: runsc-fs", parent, v.name(), v.arguments()}, func(w string) bool { return w == "" })
+	return strings.Join(words, " ") + "\n"
+}
+
+// operands returns the arguments that are not flags. Other than the flag
+// package it accepts flags behind them.
+func operands(f *flag.FlagSet) ([]string, error) {
+	var operands []string
+	for f.NArg() > 0 {
+		operands = append(operands, f.Arg(0))
+		rest := f.Args()[1:]
+		if len(rest) > 0 && rest[0] == "--" {
+			return append(operands, rest[1:]...), nil
+		}
+		if err := f.Parse(rest); err != nil {
+			return nil, usagef("%v", err)
+		}
+	}
+	return operands, nil
+}
+
+// group is a verb with verbs of its own, such as "volume".
+type group struct {
+	word, about string
+	verbs       []verb
+}
+
+func (g *group) name() string           { return g.word }
+func (g *group) synopsis() string       { return g.about }
+func (g *group) setFlags(*flag.FlagSet) {}
+
+func (g *group) arguments() string {
+	names := make([]string, len(g.verbs))
+	for i, v := range g.verbs {
+		names[i] = v.name()
+	}
+	return strings.Join(names, "|") + " ..."
+}
+
+func (g *group) run(ctx context.Context, out io.Writer, args []string) error {
+	if len(args) == 0 || args[0] == "help" {
+		return g.help(out)
+	}
+	i := slices.IndexFunc(g.verbs, func(v verb) bool { return v.name() == args[0] })
+	if i < 0 {
+		return usagef("%s has no command %q", g.word, args[0])
+	}
+	v := g.verbs[i]
+	f := flag.NewFlagSet(g.word+" "+v.name(), flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	v.setFlags(f)
+	err := f.Parse(args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(out, "%s%s.\n", usage(v, g.word), v.synopsis())
+		f.SetOutput(out)
+		f.PrintDefaults()
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %v; %s", g.word, v.name(), err, strings.TrimSpace(usage(v, g.word)))
+	}
+	operands, err := operands(f)
+	if err == nil {
+		err = v.run(ctx, out, operands)
+	}
+	var mistake usageError
+	if errors.As(err, &mistake) {
+		return fmt.Errorf("%s %s: %v; %s", g.word, v.name(), err, strings.TrimSpace(usage(v, g.word)))
+	}
+	return err
+}
+
+func (g *group) help(out io.Writer) error {
+	fmt.Fprintf(out, "runsc-fs %s: %s.\n\n", g.word, g.about)
+	for _, v := range g.verbs {
+		fmt.Fprintf(out, "  %-68s %s\n", strings.TrimSpace(strings.TrimPrefix(usage(v, g.word), "usage: ")), v.synopsis())
+	}
+	return nil
+}

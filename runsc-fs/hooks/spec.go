@@ -1,0 +1,110 @@
+package hooks
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"runsc-fs/oci"
+)
+
+// IsVolumeMount tells whether a mount names a volume as its source.
+func IsVolumeMount(m *specs.Mount) bool { return m.Type == FilesystemName }
+
+// OpenSpec opens the specification in a bundle. A bind mount of a volume's
+// mountpoint, which is how Docker hands volumes over, is a mount of type blobfs
+// in it; the gofer and the sandbox read the same file and need not know about
+// the registry. It returns nil if the file in the bundle is good as it is.
+//
+// Mistakes in the mounts are left to OpenVolumes, whose errors reach the user
+// as they are.
+func OpenSpec(bundleDir string) (*os.File, error) {
+	text, err := os.ReadFile(filepath.Join(bundleDir, "config.json"))
+	if err != nil {
+		return nil, err
+	}
+	text = rewriteSpec(text, bundleDir)
+	if text == nil {
+		return nil, nil
+	}
+	return memoryFile("config.json with volumes", text)
+}
+
+// rewriteSpec returns the specification with volume mounts in their final form,
+// or nil if there are none or it is not valid. All else stays as it is, also
+// what this program does not know.
+func rewriteSpec(text []byte, bundleDir string) []byte {
+	var whole map[string]json.RawMessage
+	if json.Unmarshal(text, &whole) != nil {
+		return nil
+	}
+	var raw []json.RawMessage
+	spec := &specs.Spec{}
+	if json.Unmarshal(whole["mounts"], &raw) != nil || json.Unmarshal(whole["mounts"], &spec.Mounts) != nil {
+		return nil
+	}
+	for i := range spec.Mounts {
+		m := &spec.Mounts[i]
+		if m.Source != "" && !filepath.IsAbs(m.Source) && !IsVolumeMount(m) {
+			m.Source = filepath.Join(bundleDir, m.Source)
+		}
+	}
+	reg, err := OpenRegistry()
+	if err != nil {
+		return nil
+	}
+	mounts, err := oci.ResolveMounts(spec, reg)
+	if err != nil || len(mounts) == 0 {
+		return nil
+	}
+	for _, m := range mounts {
+		if raw[m.Index], err = json.Marshal(&spec.Mounts[m.Index]); err != nil {
+			return nil
+		}
+	}
+	if whole["mounts"], err = json.Marshal(raw); err != nil {
+		return nil
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if encoder.Encode(whole) != nil {
+		return nil
+	}
+	return out.Bytes()
+}
+
+// memoryFile returns an open file with the given content, at its beginning.
+func memoryFile(name string, content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if _, err := f.WriteAt(content, 0); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return f, nil
+}
+
+// mayGetVolumes tells whether a sandbox without volumes of its own should be
+// ready for those of containers that join it: it is a pod, and the host has
+// volumes.
+func mayGetVolumes(spec *specs.Spec) bool {
+	if spec.Annotations["io.kubernetes.cri.container-type"] != "sandbox" &&
+		spec.Annotations["io.kubernetes.cri-o.ContainerType"] != "sandbox" {
+		return false
+	}
+	reg, err := OpenRegistry()
+	if err != nil {
+		return false
+	}
+	volumes, _ := reg.List()
+	return len(volumes) > 0
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"runsc-fs/oci/dockercfg"
+	"runsc-fs/oci/dockerplugin"
+	"runsc-fs/oci/service"
+	"runsc-fs/runsc-fs/hooks"
+)
+
+// dockerFlags are the flags that install and uninstall share: which daemon.
+type dockerFlags struct {
+	config, pidFile, apiSocket string
+	runtime, socket            string
+}
+
+func (d *dockerFlags) setFlags(f *flag.FlagSet) {
+	f.StringVar(&d.config, "config", dockercfg.DefaultConfig, "configuration file of the Docker daemon")
+	f.StringVar(&d.pidFile, "pidfile", dockercfg.DefaultPidFile, "pid file of the Docker daemon")
+	f.StringVar(&d.apiSocket, "docker-socket", dockercfg.DefaultAPISocket, "API socket of the Docker daemon")
+	f.StringVar(&d.runtime, "runtime", dockercfg.DefaultRuntime, "name of the runtime in Docker")
+	f.StringVar(&d.socket, "socket", dockerplugin.DefaultSocket, "socket of the volume plugin; its name is the name of the driver")
+}
+
+// options returns what dockercfg and service need. args are given to the
+// runtime by Docker.
+func (d *dockerFlags) options(args []string) (dockercfg.Options, service.Options, error) {
+	program, err := os.Executable()
+	if err == nil {
+		program, err = filepath.EvalSymlinks(program)
+	}
+	if err != nil {
+		return dockercfg.Options{}, service.Options{}, fmt.Errorf("path of this program: %w", err)
+	}
+	var global []string
+	if root := hooks.VolumeRoot(); root != "" {
+		if root, err = filepath.Abs(root); err != nil {
+			return dockercfg.Options{}, service.Options{}, err
+		}
+		global = append(global, "--"+volumeRootFlag+"="+root)
+	}
+	plugin := append([]string{program}, global...)
+	return dockercfg.Options{
+			Config: d.config, PidFile: d.pidFile, APISocket: d.apiSocket, Runtime: d.runtime,
+			RuntimePath: program, RuntimeArgs: append(global[:len(global):len(global)], args...),
+		}, service.Options{
+			Command: append(plugin, "plugin", "--socket="+d.socket), Socket: d.socket,
+		}, nil
+}
+
+// install makes the runtime and its volumes known to Docker.
+type install struct {
+	dockerFlags
+}
+
+func (*install) name() string      { return "install" }
+func (*install) synopsis() string  { return "add the runtime and the volume plugin to Docker" }
+func (*install) arguments() string { return "[flags] [-- RUNTIME-FLAG...]" }
+
+func (i *install) run(ctx context.Context, out io.Writer, args []string) error {
+	docker, plugin, err := i.options(args)
+	if err != nil {
+		return err
+	}
+	// Undo half an installation, but not one that was there before.
+	result, err := dockercfg.Install(ctx, docker)
+	if err != nil {
+		return err
+	}
+	started, err := service.Start(ctx, plugin)
+	if err != nil {
+		if result.Changed {
+			_, undoErr := dockercfg.Uninstall(ctx, docker)
+			err = errors.Join(err, undoErr)
+		}
+		return err
+	}
+	if result.Changed {
+		fmt.Fprintf(out, "added runtime %q to %s (%s)\n", i.runtime, result.Config, result.Reload)
+		if result.Backup != "" {
+			fmt.Fprintf(out, "the file before the change is %s\n", result.Backup)
+		}
+	} else {
+		fmt.Fprintf(out, "runtime %q is in %s already (%s)\n", i.runtime, result.Config, result.Reload)
+	}
+	if started.Unit != "" {
+		fmt.Fprintf(out, "started the volume plugin as %s\n", started.Unit)
+	} else {
+		fmt.Fprintf(out, "started the volume plugin as process %d until the machine restarts (log: %s)\n", started.Pid, started.LogFile)
+	}
+	return nil
+}

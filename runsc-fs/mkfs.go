@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"runsc-fs/gofer"
+	"runsc-fs/oci/registry"
+)
+
+// mkfs makes an empty file system in an image file.
+type mkfs struct {
+	size  string
+	label string
+	force bool
+}
+
+func (*mkfs) name() string      { return "mkfs" }
+func (*mkfs) synopsis() string  { return "make an empty blobfs in an image file" }
+func (*mkfs) arguments() string { return "PATH [--size SIZE] [--label TEXT] [--force]" }
+
+func (m *mkfs) setFlags(f *flag.FlagSet) {
+	f.StringVar(&m.size, "size", "", "size of the image, such as 512M or 10G; needed if there is no file yet")
+	f.StringVar(&m.label, "label", "", "name of the file system")
+	f.BoolVar(&m.force, "force", false, "destroy what the file holds")
+}
+
+func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
+	if len(args) != 1 {
+		return usagef("mkfs: one path is needed, not %d", len(args))
+	}
+	path := args[0]
+	var sizeBytes int64
+	if m.size != "" {
+		var err error
+		if sizeBytes, err = registry.ParseSize(m.size); err != nil {
+			return err
+		}
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m.create(path, sizeBytes)
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("image %s is not a regular file", path)
+	case sizeBytes != 0 && sizeBytes != info.Size():
+		return fmt.Errorf("image %s has %d bytes, not %d; leave out --size to keep its size", path, info.Size(), sizeBytes)
+	}
+	if err := registry.CheckSize(info.Size()); err != nil {
+		return fmt.Errorf("image %s: %w", path, err)
+	}
+	if !m.force {
+		empty, err := isEmpty(path)
+		if err != nil {
+			return err
+		}
+		if !empty {
+			return fmt.Errorf("image %s holds data; 'runsc-fs mkfs --force %s' destroys it", path, path)
+		}
+	}
+	return gofer.Format(path, info.Size(), m.label)
+}
+
+// create makes the file, too, and leaves none behind if it fails.
+func (m *mkfs) create(path string, sizeBytes int64) error {
+	if sizeBytes == 0 {
+		return usagef("mkfs: image %s does not exist; give its --size to make it", path)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(f.Truncate(sizeBytes), f.Close())
+	if err == nil {
+		err = gofer.Format(path, sizeBytes, m.label)
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+	return err
+}
+
+// emptyBytes is how much of an image must be zero for it to count as empty:
+// more than any file system leaves free at its beginning.
+const emptyBytes = 1 << 20
+
+func isEmpty(path string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, emptyBytes))
+	if err != nil {
+		return false, err
+	}
+	for _, b := range text {
+		if b != 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"runsc-fs/runsc-fs/hooks"
+)
+
+// volumeRm removes volumes.
+type volumeRm struct{}
+
+func (*volumeRm) name() string           { return "rm" }
+func (*volumeRm) synopsis() string       { return "remove volumes with their data" }
+func (*volumeRm) arguments() string      { return "NAME..." }
+func (*volumeRm) setFlags(*flag.FlagSet) {}
+
+func (*volumeRm) run(_ context.Context, out io.Writer, args []string) error {
+	if len(args) == 0 {
+		return usagef("a name is needed")
+	}
+	reg, err := hooks.OpenRegistry()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range args {
+		removed, err := reg.Remove(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintln(out, name)
+		if removed.KeptImage != "" {
+			fmt.Fprintf(out, "the image %s is still there\n", removed.KeptImage)
+		}
+	}
+	return errors.Join(errs...)
+}
