@@ -190,6 +190,9 @@ func (n *Node) Validate(uuid UUID, ptr ChildPtr, level int, low, high Key) error
 		if err := n.validateHeap(at); err != nil {
 			return err
 		}
+		if count == 0 && (low != Key{} || high != MaxKey) {
+			return Corruptf("node at block %v: empty leaf", at)
+		}
 	} else if count == 0 || count > MaxChildren {
 		return Corruptf("node at block %v: interior with %d entries", at, count)
 	}

@@ -52,6 +52,7 @@ type allocator struct {
 	floor    int64 // blocks kept for metadata; see space.go
 
 	pool     []format.Addr // blocks set aside for nodes: busy, not used
+	poolKeep int           // how many of them an operation may be counting on
 	nodeGoal format.Addr   // where to look for the next ones
 	dataGoal format.Addr   // default for data without a goal
 

@@ -115,7 +115,7 @@ func (s *Store) freeze(final bool) (*snapshot, error) {
 	if final {
 		sb.Flags |= format.FlagClean
 	}
-	sb.Root, sb.RootLevel, sb.Nodes = s.root.ptr(), uint8(s.root.data.Level()), uint64(s.nodes)
+	sb.Root, sb.RootLevel, sb.Nodes = s.root.ptr(), uint8(s.root.data.Level()), uint64(max(s.nodes, 1))
 	root := *s.root.data
 	root.SetIdentity(s.sb.UUID, s.root.addr, s.root.gen)
 	sb.RootCRC = format.Seal(root[:])
@@ -186,7 +186,7 @@ func (s *Store) placeGroups() ([]bitmapCopy, error) {
 
 // putDirect stores an item without logging it.
 func (s *Store) putDirect(k format.Key, value []byte) error {
-	if err := s.alloc.fillPool(s.opBlocks()); err != nil {
+	if err := s.prepareTree(); err != nil {
 		return err
 	}
 	if err := s.walk(&s.path, k); err != nil {

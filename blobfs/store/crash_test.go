@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"runsc-fs/blobfs/format"
@@ -25,6 +26,8 @@ type crashRig struct {
 	crash *rand.Rand // of the cuts
 	every int        // check one device operation in so many
 	cuts  int        // images to check at each
+
+	stamps atomic.Uint64 // of data writes; stands in the extent's Birth
 
 	mu      sync.Mutex
 	history []model // history[lsn] is the state after transaction lsn
@@ -175,8 +178,10 @@ func (rig *crashRig) checkState(s *Store, image *testDevice, acked, lsn LSN) err
 		}
 		for i := range e.Blocks {
 			b := image.block(e.Start + format.Addr(i))
-			if got := binary.LittleEndian.Uint64(b); got != k.Object || string(b[:8]) != string(b[format.BlockSizeBytes-8:]) {
-				return fmt.Errorf("transaction %d: block %v of object %d holds data of %d", lsn, e.Start+format.Addr(i), k.Object, got)
+			for at := 0; at < len(b); at += sectorBytes {
+				if got := binary.LittleEndian.Uint64(b[at:]); got != e.Birth {
+					return fmt.Errorf("transaction %d: block %v of %v holds data of write %d, not %d", lsn, e.Start+format.Addr(i), k, got, e.Birth)
+				}
 			}
 		}
 	}
@@ -257,7 +262,8 @@ func (rig *crashRig) file(rnd *rand.Rand, object uint64) (LSN, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := rig.writeRun(run, object); err != nil {
+	stamp := rig.stamps.Add(1)
+	if err := rig.writeRun(run, stamp); err != nil {
 		return 0, err
 	}
 	k := format.Key{Object: object, Kind: format.KindExtent}
@@ -274,24 +280,21 @@ func (rig *crashRig) file(rnd *rand.Rand, object uint64) (LSN, error) {
 		if err := tx.Claim(run); err != nil {
 			return err
 		}
-		v := format.ExtentItem{Start: run.Start, Blocks: uint32(run.Blocks), Birth: tx.Generation()}.Append(nil)
+		v := format.ExtentItem{Start: run.Start, Blocks: uint32(run.Blocks), Birth: stamp}.Append(nil)
 		m[k] = string(v)
 		return tx.Put(k, v)
 	})
 }
 
-// writeRun fills a run with blocks that begin and end with the object's number.
-func (rig *crashRig) writeRun(run format.Run, object uint64) error {
+// writeRun fills a run with sectors that begin with a stamp.
+func (rig *crashRig) writeRun(run format.Run, stamp uint64) error {
 	buf, err := rig.dev.Arena().Alloc(int(run.Blocks))
 	if err != nil {
 		return err
 	}
 	defer rig.dev.Arena().Free(buf)
-	clear(buf)
-	for i := range int(run.Blocks) {
-		b := buf[i*format.BlockSizeBytes : (i+1)*format.BlockSizeBytes]
-		binary.LittleEndian.PutUint64(b, object)
-		copy(b[format.BlockSizeBytes-8:], b[:8])
+	for at := 0; at < len(buf); at += sectorBytes {
+		binary.LittleEndian.PutUint64(buf[at:], stamp)
 	}
 	return rig.s.WriteData([]nvme.Request{{Op: nvme.OpWrite, OffsetBytes: run.Start.OffsetBytes(), Vec: [][]byte{buf}}})
 }
@@ -361,18 +364,67 @@ func crashSeeds(t testing.TB, n uint64) []uint64 {
 }
 
 func TestCrash(t *testing.T) {
-	for _, seed := range crashSeeds(t, 4) {
+	for _, seed := range crashSeeds(t, 3) {
 		for _, volatileCache := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d/cache=%v", seed, volatileCache), func(t *testing.T) {
 				rig := newCrashRig(t, seed, 8<<20, volatileCache)
 				rig.every = 3
-				if err := rig.run(400); err != nil {
+				if err := rig.run(250); err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
 				t.Logf("%d transactions, %d images, %+v", len(rig.history)-1, rig.states, rig.s.Stats())
 			})
 		}
 	}
+}
+
+// TestCrashConcurrent has several writers that commit at the same time.
+func TestCrashConcurrent(t *testing.T) {
+	for _, seed := range crashSeeds(t, 2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rig := newCrashRig(t, seed, 8<<20, true)
+			rig.every, rig.cuts = 12, 1
+			var wg sync.WaitGroup
+			for w := range uint64(4) {
+				rnd := rand.New(rand.NewPCG(seed, 100+w))
+				wg.Go(func() {
+					if err := rig.writer(rnd, w); err != nil {
+						rig.fail(err)
+					}
+				})
+			}
+			wg.Wait()
+			if err := errors.Join(rig.failed(), rig.s.Verify()); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			t.Logf("%d transactions, %d images, %+v", len(rig.history)-1, rig.states, rig.s.Stats())
+		})
+	}
+}
+
+// writer is one of several writers, each with objects of its own.
+func (rig *crashRig) writer(rnd *rand.Rand, w uint64) error {
+	for i := range 150 {
+		var lsn LSN
+		var err error
+		if rnd.IntN(3) == 0 {
+			lsn, err = rig.file(rnd, 1000+w*100+uint64(rnd.IntN(10)))
+		} else {
+			lsn, err = rig.items(rnd, w*100, 20)
+		}
+		if err == nil && rnd.IntN(3) == 0 {
+			if err = rig.s.Commit(lsn); err == nil {
+				rig.ack(lsn)
+			}
+		}
+		if err == nil && w == 0 && i%50 == 49 {
+			err = rig.s.Checkpoint()
+		}
+		if err = errors.Join(err, rig.failed()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TestCrashCanary shows that the rig notices a device, and so a store, that

@@ -31,7 +31,7 @@ type testDevice struct {
 	hook      func()                      // called after each write and flush
 
 	mu      sync.Mutex
-	sectors map[int64]*sector // content as read; missing: zero
+	sectors []*sector         // content as read; nil: zero
 	durable map[int64]*sector // content that survives, of sectors that differ
 	writes  int
 	flushes int
@@ -49,7 +49,7 @@ func newTestDevice(t testing.TB, sizeBytes int64, volatileCache bool) *testDevic
 			LBASizeBytes: sectorBytes, Blocks: sizeBytes / sectorBytes, MaxTransferBytes: 1 << 20,
 			AtomicWriteBytes: sectorBytes, VolatileWriteCache: volatileCache, WriteZeroes: true, Deallocate: true,
 		},
-		arena: arena, sectors: make(map[int64]*sector), durable: make(map[int64]*sector),
+		arena: arena, sectors: make([]*sector, sizeBytes/sectorBytes), durable: make(map[int64]*sector),
 	}
 }
 
@@ -172,10 +172,7 @@ func (d *testDevice) clone(t testing.TB) *testDevice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := &testDevice{geometry: d.geometry, arena: d.arena, durable: make(map[int64]*sector)}
-	c.sectors = make(map[int64]*sector, len(d.sectors))
-	for a, s := range d.sectors {
-		c.sectors[a] = s
-	}
+	c.sectors = slices.Clone(d.sectors)
 	return c
 }
 

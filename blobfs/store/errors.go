@@ -13,6 +13,8 @@ var (
 	ErrNoSpace = errors.New("store: no space left on volume")
 	// ErrTooBig says that a value or a transaction exceeds its limit.
 	ErrTooBig = errors.New("store: value or transaction too big")
+	// ErrBadKey is returned for changes to the store's own items.
+	ErrBadKey = errors.New("store: item belongs to the store")
 	// ErrBadRun says that blocks were claimed or freed that were not in the
 	// state for it: a bug of the caller or a corrupt volume.
 	ErrBadRun = errors.New("store: blocks are not in the expected state")

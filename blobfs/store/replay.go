@@ -1,6 +1,9 @@
 package store
 
 import (
+	"errors"
+	"fmt"
+
 	"runsc-fs/blobfs/format"
 )
 
@@ -45,8 +48,11 @@ func (s *Store) replayRun(r format.Run, c change) error {
 	if err == nil {
 		err = s.alloc.apply(r, c)
 	}
+	if errors.Is(err, ErrBadRun) || errors.Is(err, ErrBadRange) {
+		err = format.Corruptf("%v", err)
+	}
 	if err != nil {
-		return format.Corruptf("replaying the log: %v", err)
+		return fmt.Errorf("replaying the log: %w", err)
 	}
 	return nil
 }
@@ -55,7 +61,7 @@ func (s *Store) replayItem(o *format.Op) error {
 	if o.Code != format.OpPut && o.Code != format.OpDelete {
 		return nil
 	}
-	if o.Key.Object == 0 && o.Key.Kind == format.KindGroup {
+	if isOwn(o.Key) {
 		return format.Corruptf("replaying the log: item %v is not changed by transactions", o.Key)
 	}
 	if s.dirty > maxReplayDirty {
@@ -64,7 +70,7 @@ func (s *Store) replayItem(o *format.Op) error {
 	if o.Code == format.OpPut {
 		return s.putDirect(o.Key, o.Value)
 	}
-	if err := s.alloc.fillPool(s.opBlocks()); err != nil {
+	if err := s.prepareTree(); err != nil {
 		return err
 	}
 	if err := s.walk(&s.path, o.Key); err != nil {
@@ -84,9 +90,9 @@ func (s *Store) replayItem(o *format.Op) error {
 func (s *Store) scanLog(start logMark, until uint64, fn func(o *format.Op) error) (logMark, error) {
 	at := start
 	walked := uint32(0)
-	buf := make([]byte, format.MaxRecordBlocks*format.BlockSizeBytes)
+	var buf []byte
 	for until == 0 || at.seq < until {
-		rec, blocks, ok, err := s.nextRecord(at, buf)
+		rec, blocks, ok, err := s.nextRecord(at, &buf)
 		if err != nil {
 			return at, err
 		}
@@ -120,8 +126,8 @@ func (s *Store) scanLog(start logMark, until uint64, fn func(o *format.Op) error
 }
 
 // nextRecord looks for the record that follows at: there, or at the start of
-// the region if it did not fit.
-func (s *Store) nextRecord(at logMark, buf []byte) (format.Record, []byte, bool, error) {
+// the region if it did not fit. buf is used, and grown, for its blocks.
+func (s *Store) nextRecord(at logMark, buf *[]byte) (format.Record, []byte, bool, error) {
 	rec, blocks, ok, err := s.recordAt(at.pos, at.seq, buf)
 	if err == nil && !ok && at.pos != 0 {
 		rec, blocks, ok, err = s.recordAt(0, at.seq, buf)
@@ -131,42 +137,67 @@ func (s *Store) nextRecord(at logMark, buf []byte) (format.Record, []byte, bool,
 
 // recordAt reads the record at a block of the region if there is a sound one
 // with the given sequence number.
-func (s *Store) recordAt(pos uint32, seq uint64, buf []byte) (rec format.Record, blocks []byte, ok bool, err error) {
+func (s *Store) recordAt(pos uint32, seq uint64, buf *[]byte) (rec format.Record, blocks []byte, ok bool, err error) {
 	addr := s.sb.LogStart + format.Addr(pos)
-	if err := s.readBlock(addr, buf[:format.BlockSizeBytes]); err != nil {
+	var first [format.BlockSizeBytes]byte
+	if err := s.readBlock(addr, first[:]); err != nil {
 		return rec, nil, false, err
 	}
-	rec, ok = format.DecodeRecordHeader(buf, s.sb.UUID, addr, s.sb.LogEpoch)
+	rec, ok = format.DecodeRecordHeader(first[:], s.sb.UUID, addr, s.sb.LogEpoch)
 	if !ok || rec.Seq != seq || pos+rec.Blocks() > s.sb.LogBlocks {
 		return rec, nil, false, nil
 	}
-	for i := uint32(1); i < rec.Blocks(); i++ {
-		at := i * format.BlockSizeBytes
-		if err := s.readBlock(addr+format.Addr(i), buf[at:at+format.BlockSizeBytes]); err != nil {
-			return rec, nil, false, err
-		}
+	size := int(rec.Blocks()) * format.BlockSizeBytes
+	if cap(*buf) < size {
+		*buf = make([]byte, size)
 	}
-	return rec, buf, rec.CheckCRC(buf), nil
+	blocks = (*buf)[:size]
+	if err := s.readStaged(addr, blocks); err != nil {
+		return rec, nil, false, err
+	}
+	// The header is decoded again: what is checked is what was read now.
+	rec, ok = format.DecodeRecordHeader(blocks, s.sb.UUID, addr, s.sb.LogEpoch)
+	return rec, blocks, ok && rec.Seq == seq && int(rec.Blocks())*format.BlockSizeBytes == size && rec.CheckCRC(blocks), nil
 }
 
 // checkLogEnd tells a log that ends from one that is broken. Records are
-// written one after the other, so a crash never leaves one behind a missing one.
+// written one after the other, so a crash never leaves one behind a missing
+// one, and none is longer than MaxRecordBlocks.
 func (s *Store) checkLogEnd(end logMark) error {
-	buf := make([]byte, format.MaxRecordBlocks*format.BlockSizeBytes)
-	check := func(from, to uint32) error {
-		for pos := from; pos < min(to, s.sb.LogBlocks); pos++ {
-			_, _, ok, err := s.recordAt(pos, end.seq+1, buf)
+	last := end.pos + format.MaxRecordBlocks
+	if err := s.findLaterRecord(end, end.pos+1, min(last+1, s.sb.LogBlocks)); err != nil {
+		return err
+	}
+	if last < s.sb.LogBlocks {
+		return nil
+	}
+	return s.findLaterRecord(end, 0, min(format.MaxRecordBlocks+1, end.pos))
+}
+
+// findLaterRecord returns an error if there is a sound record with the
+// sequence number behind end's in blocks [from, to) of the region.
+func (s *Store) findLaterRecord(end logMark, from, to uint32) error {
+	part := make([]byte, stagingPages*format.BlockSizeBytes)
+	var buf []byte
+	for ; from < to; from += stagingPages {
+		n := min(to-from, stagingPages)
+		addr := s.sb.LogStart + format.Addr(from)
+		if err := s.readStaged(addr, part[:n*format.BlockSizeBytes]); err != nil {
+			return err
+		}
+		for i := range n {
+			rec, ok := format.DecodeRecordHeader(part[i*format.BlockSizeBytes:], s.sb.UUID, addr+format.Addr(i), s.sb.LogEpoch)
+			if !ok || rec.Seq != end.seq+1 {
+				continue
+			}
+			_, _, ok, err := s.recordAt(from+i, end.seq+1, &buf)
 			if err != nil {
 				return err
 			}
 			if ok {
-				return format.Corruptf("log record %d is damaged: a later one exists at block %v", end.seq, s.sb.LogStart+format.Addr(pos))
+				return format.Corruptf("log record %d is damaged: a later one exists at block %v", end.seq, addr+format.Addr(i))
 			}
 		}
-		return nil
 	}
-	if err := check(end.pos+1, end.pos+1+format.MaxRecordBlocks); err != nil {
-		return err
-	}
-	return check(0, 1+format.MaxRecordBlocks)
+	return nil
 }

@@ -139,6 +139,9 @@ func (s *Store) Allocate(maxBlocks int64, goal format.Addr, reserved bool) (form
 			goal = a.dataGoal
 		}
 		run, err = a.takeRunLocked(int(want), goal)
+		if err == ErrNoSpace && a.drainPoolLocked() {
+			run, err = a.takeRunLocked(int(want), goal)
+		}
 		if err != nil {
 			return 1, err
 		}
@@ -158,6 +161,10 @@ func (s *Store) Release(run format.Run) error {
 	return s.alloc.applyLocked(run, heldToFree)
 }
 
+// A volume whose bitmaps do not know of all blocks in use can make one block
+// have two owners. Where that shows in the transition of a block that the
+// store itself placed or freed, the store becomes read-only.
+
 // poolRun is how many blocks the pool takes at once: nodes that are written
 // together then lie together.
 const poolRun = 64
@@ -166,6 +173,7 @@ const poolRun = 64
 func (a *allocator) fillPool(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.poolKeep = n
 	for len(a.pool) < n {
 		run, err := a.takeRunLocked(poolRun, a.nodeGoal)
 		if err != nil {
@@ -179,6 +187,20 @@ func (a *allocator) fillPool(n int) error {
 	return nil
 }
 
+// drainPoolLocked gives back what the pool holds beyond the needs of an
+// operation in progress, and reports whether that was anything.
+func (a *allocator) drainPoolLocked() bool {
+	n := len(a.pool) - a.poolKeep
+	if n <= 0 {
+		return false
+	}
+	for _, addr := range a.pool[:n] {
+		a.releaseLocked(format.Run{Start: addr, Blocks: 1})
+	}
+	a.pool = append(a.pool[:0], a.pool[n:]...)
+	return true
+}
+
 // takeNode takes a block from the pool for a node.
 func (a *allocator) takeNode() format.Addr {
 	a.mu.Lock()
@@ -187,7 +209,7 @@ func (a *allocator) takeNode() format.Addr {
 	addr := a.pool[last]
 	a.pool = a.pool[:last]
 	if err := a.applyLocked(format.Run{Start: addr, Blocks: 1}, heldToUsed); err != nil {
-		panic("store: block of the node pool is not held: " + err.Error())
+		a.s.fail("placing a node", err)
 	}
 	return addr
 }
@@ -211,7 +233,7 @@ func (a *allocator) freeNewNode(addr format.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.applyLocked(format.Run{Start: addr, Blocks: 1}, usedToFree); err != nil {
-		panic("store: block of a new node is not in use: " + err.Error())
+		a.s.fail("freeing a node", err)
 	}
 }
 
@@ -256,6 +278,6 @@ func (a *allocator) releaseFrozenNodes() {
 
 func (a *allocator) releaseLocked(r format.Run) {
 	if err := a.applyLocked(r, heldToFree); err != nil {
-		panic("store: freed blocks are not held: " + err.Error())
+		a.s.fail("releasing freed blocks", err)
 	}
 }

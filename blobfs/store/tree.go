@@ -10,7 +10,7 @@ import (
 //
 // Before a change, the whole path from the root to the leaf is made dirty:
 // each node on it moves to a new address, once per generation. The address
-// comes from the allocator's pool, which ensureOp has filled for the worst
+// comes from the allocator's pool, which prepareTree has filled for the worst
 // case, so that nothing fails once the first byte is changed.
 
 // step is one node on the path from the root to a leaf, and the entry that
@@ -42,6 +42,16 @@ func (s *Store) height() int { return s.root.data.Level() + 1 }
 // opBlocks is the largest number of blocks that one put or delete allocates:
 // each node of the path moves, and each is split or has its neighbour move.
 func (s *Store) opBlocks() int { return 2*s.height() + 1 }
+
+// prepareTree makes sure that one put or delete cannot fail once it has begun
+// to change the tree.
+func (s *Store) prepareTree() error {
+	if s.height() > format.MaxLevel {
+		// A sound tree is never as high, and it must not grow beyond treePath.
+		return format.Corruptf("tree has %d levels", s.height())
+	}
+	return s.alloc.fillPool(s.opBlocks())
+}
 
 // walk fills p with the path to k.
 func (s *Store) walk(p *treePath, k format.Key) error {

@@ -199,13 +199,16 @@ func (tx *Tx) prepare(size int) error {
 			return ErrNoSpace
 		}
 	}
-	return s.alloc.fillPool(blocks)
+	return s.prepareTree()
 }
 
 // Put stores an item, replacing the value if the key exists. value is copied.
 func (tx *Tx) Put(k format.Key, value []byte) error {
 	if len(value) > format.MaxValueBytes {
 		return ErrTooBig
+	}
+	if isOwn(k) {
+		return ErrBadKey
 	}
 	if err := tx.prepare(format.KeyBytes + 3 + len(value)); err != nil {
 		return err
@@ -230,6 +233,9 @@ func (tx *Tx) Put(k format.Key, value []byte) error {
 
 // Delete removes an item; ErrNotFound if there is none.
 func (tx *Tx) Delete(k format.Key) error {
+	if isOwn(k) {
+		return ErrBadKey
+	}
 	if err := tx.prepare(format.KeyBytes + 1); err != nil {
 		return err
 	}
@@ -251,6 +257,9 @@ func (tx *Tx) Delete(k format.Key) error {
 	tx.ops++
 	return nil
 }
+
+// isOwn reports whether an item is the store's own.
+func isOwn(k format.Key) bool { return k.Object == 0 && k.Kind == format.KindGroup }
 
 // Claim makes a provisional run, or a part of one, persistent with this
 // transaction.
@@ -314,7 +323,7 @@ func (tx *Tx) revert(u *undoOp) error {
 	case format.OpFree:
 		return s.alloc.apply(u.run, heldToUsed)
 	}
-	if err := s.alloc.fillPool(s.opBlocks()); err != nil {
+	if err := s.prepareTree(); err != nil {
 		return err
 	}
 	if err := s.walk(&s.path, u.key); err != nil {
