@@ -3,6 +3,10 @@ package blobfs
 import (
 	"errors"
 	"fmt"
+
+	"runsc-fs/blobfs/format"
+	"runsc-fs/blobfs/store"
+	"runsc-fs/nvme"
 )
 
 // Errors of names and directories.
@@ -21,11 +25,12 @@ var (
 
 // Errors of attributes and extended attributes.
 var (
-	ErrNoXattr       = errors.New("no such extended attribute")
-	ErrXattrTooBig   = errors.New("extended attribute value too big")
-	ErrNotSupported  = errors.New("operation not supported")
-	ErrNotPermitted  = errors.New("operation not permitted")
-	ErrXattrListFull = errors.New("extended attribute list too big")
+	ErrNoXattr          = errors.New("no such extended attribute")
+	ErrXattrTooBig      = errors.New("extended attribute value too big")
+	ErrXattrNameTooLong = errors.New("extended attribute name too long")
+	ErrNotSupported     = errors.New("operation not supported")
+	ErrNotPermitted     = errors.New("operation not permitted")
+	ErrXattrListFull    = errors.New("extended attribute list too big")
 )
 
 // Errors of data and of the volume as a whole.
@@ -36,16 +41,16 @@ var (
 	ErrFileTooBig = errors.New("file too big")
 	ErrWouldBlock = errors.New("operation would block")
 	ErrNoMemory   = errors.New("page cache exhausted")
-	ErrClosed     = errors.New("file system is closed")
 )
 
 // Errors that come up from the layers below. They are the same values there,
 // so errors.Is needs no translation.
 var (
-	ErrCorrupt  = errors.New("corrupt")
-	ErrNoSpace  = errors.New("no space left on volume")
-	ErrReadOnly = errors.New("file system is read-only")
-	ErrIO       = errors.New("input/output error")
+	ErrCorrupt  = format.ErrCorrupt
+	ErrNoSpace  = store.ErrNoSpace
+	ErrReadOnly = store.ErrReadOnly
+	ErrClosed   = store.ErrClosed
+	ErrIO       = nvme.ErrIO
 )
 
 func corruptf(text string, args ...any) error {

@@ -1,0 +1,322 @@
+package blobfs
+
+import (
+	"runsc-fs/blobfs/format"
+	"runsc-fs/nvme"
+)
+
+// directPages is how many pages one round of direct I/O moves.
+const directPages = 64
+
+// DirectAlignBytes is what offset and length of direct I/O must be multiples of.
+func (fs *FS) DirectAlignBytes() int64 { return fs.lbaBytes }
+
+// frames takes n frames as buffers of direct I/O; it may get fewer, but at
+// least one, unless there is an error. The caller unpins them.
+func (fs *FS) frames(b *batch, n int) error {
+	n = min(n, max(fs.cache.limit/8, 1))
+	for b.n < n {
+		p, err := fs.allocPage()
+		if err != nil {
+			if b.n > 0 {
+				return nil
+			}
+			return err
+		}
+		b.pages[b.n] = p
+		b.n++
+	}
+	return nil
+}
+
+func (fs *FS) releaseFrames(b *batch) {
+	for _, p := range b.pages[:b.n] {
+		fs.cache.unpin(p)
+	}
+}
+
+// buffers calls fn for the memory of the batch's frames from byte first to byte
+// last, in pieces as long as neighbouring frames allow, until fn returns an
+// error or handles fewer bytes than it got. It returns how many fn handled.
+func (fs *FS) buffers(b *batch, first, last int64, fn func(buf []byte) (int, error)) (done int64, err error) {
+	for at := first; at < last; {
+		k := at / BlockSizeBytes
+		end := (k + 1) * BlockSizeBytes
+		for end < last && b.pages[end/BlockSizeBytes].off == b.pages[end/BlockSizeBytes-1].off+BlockSizeBytes {
+			end += BlockSizeBytes
+		}
+		end = min(end, last)
+		start := b.pages[k].off + at%BlockSizeBytes
+		m, err := fn(fs.cache.base[start : start+end-at])
+		done += int64(m)
+		if err != nil || int64(m) < end-at {
+			return done, err
+		}
+		at = end
+	}
+	return done, nil
+}
+
+// readDirect reads without leaving anything in the cache; what is cached, and
+// perhaps newer than on disk, comes from there.
+func (i *Inode) readDirect(dst Sink, off, n int64) (done int64, err error) {
+	fs := i.fs
+	b := getBatch()
+	defer b.put()
+	for done < n {
+		first := off % BlockSizeBytes
+		b.reset()
+		if err := fs.frames(b, int(min(blocksOf(first+n-done), directPages))); err != nil {
+			return done, err
+		}
+		chunk := min(n-done, int64(b.n)*BlockSizeBytes-first)
+		i.fillMu.RLock()
+		if size := i.size.Load(); off >= size {
+			chunk = 0
+		} else {
+			chunk = min(chunk, size-off)
+			err = i.readFrames(b, off, chunk)
+		}
+		i.fillMu.RUnlock()
+		m := int64(0)
+		if err == nil && chunk > 0 {
+			m, err = fs.buffers(b, first, first+chunk, dst.CopyOut)
+		}
+		fs.releaseFrames(b)
+		done += m
+		off += m
+		if err != nil || m < chunk || chunk == 0 {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// readFrames fills the frames of the batch from the file bytes [off, off+n).
+// Frame k stands for block off/BlockSizeBytes+k. Needs fillMu shared.
+func (i *Inode) readFrames(b *batch, off, n int64) error {
+	fs := i.fs
+	start := uint64(off) / BlockSizeBytes
+	end := blocksOf(off + n)
+	// Only whole logical blocks can be read; what is more than asked for
+	// lies in the same frame.
+	readEnd := (off + n + fs.lbaBytes - 1) / fs.lbaBytes * fs.lbaBytes
+	for index := start; index < end; {
+		if i.cached.Load() > 0 {
+			if p := i.pinPage(index); p != nil {
+				ok := p.has(pageUptodate)
+				if ok {
+					copy(b.pages[index-start].data(), p.data())
+				}
+				fs.cache.unpin(p)
+				if ok {
+					index++
+					continue
+				}
+			}
+		}
+		m, err := i.mapBlock(index, end-index)
+		if err != nil {
+			return err
+		}
+		for k := range m.blocks {
+			if k > 0 && i.cached.Load() > 0 && i.pages.get(index) != nil {
+				break
+			}
+			frame := b.pages[index-start]
+			if m.state != blockWritten {
+				clear(frame.data())
+			} else {
+				from := max(off, int64(index)*BlockSizeBytes)
+				to := min(readEnd, int64(index+1)*BlockSizeBytes)
+				data := fs.cache.frameData(frame)[from%BlockSizeBytes:]
+				addr := m.addr + format.Addr(k)
+				b.add(nvme.OpRead, addr.OffsetBytes()+from%BlockSizeBytes, data[:to-from])
+			}
+			index++
+		}
+	}
+	if len(b.reqs) == 0 {
+		return nil
+	}
+	return fs.readData(b)
+}
+
+// writeDirect writes around the cache and brings cached pages up to date.
+// Blocks that are not written yet must be written whole; parts of such blocks
+// go through the cache and from there to the device. Needs ioMu.
+func (i *Inode) writeDirect(src Source, off, n int64) (done int64, err error) {
+	fs := i.fs
+	b := getBatch()
+	defer b.put()
+	for done < n {
+		first := off % BlockSizeBytes
+		b.reset()
+		if err := fs.frames(b, int(min(blocksOf(first+n-done), directPages))); err != nil {
+			return done, err
+		}
+		chunk := min(n-done, int64(b.n)*BlockSizeBytes-first)
+		m, err := fs.buffers(b, first, first+chunk, src.CopyIn)
+		short := m < chunk
+		m -= m % fs.lbaBytes
+		if m > 0 {
+			var err2 error
+			if m, err2 = i.writeFrames(b, off, m); err2 != nil {
+				err = err2
+			}
+		}
+		fs.releaseFrames(b)
+		done += m
+		off += m
+		if err != nil || short || m == 0 {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// writeFrames writes the frames of the batch to the file bytes [off, off+n).
+func (i *Inode) writeFrames(b *batch, off, n int64) (int64, error) {
+	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
+	i.wbMu.Lock()
+	// Cached changes in the range are older: they must not be written over
+	// this later, and their reservations end here. Behind the end of the file
+	// they must be on disk before the size is logged.
+	flushFrom := start
+	i.mu.Lock()
+	if off+n > i.diskSize {
+		flushFrom = min(start, uint64(i.diskSize)/BlockSizeBytes)
+	}
+	i.mu.Unlock()
+	if err := i.writeBackLocked(flushFrom, end); err != nil {
+		i.wbMu.Unlock()
+		return 0, err
+	}
+	if (off%BlockSizeBytes != 0 || (off+n)%BlockSizeBytes != 0) && !i.edgesWritten(off, n) {
+		i.wbMu.Unlock()
+		return i.writeThroughCache(b, off, n)
+	}
+	i.fillMu.Lock()
+	err := i.writeFramesLocked(b, off, n)
+	i.fillMu.Unlock()
+	i.wbMu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// edgesWritten reports whether the blocks that [off, off+n) covers only partly
+// can be changed in place.
+func (i *Inode) edgesWritten(off, n int64) bool {
+	for _, edge := range [2]int64{off, off + n} {
+		if edge%BlockSizeBytes == 0 {
+			continue
+		}
+		if m, err := i.mapBlock(uint64(edge)/BlockSizeBytes, 1); err != nil || m.state != blockWritten {
+			return false
+		}
+	}
+	return true
+}
+
+// writeThroughCache is the way of direct writes that need part of a block to
+// be filled with zeroes.
+func (i *Inode) writeThroughCache(b *batch, off, n int64) (int64, error) {
+	first := off % BlockSizeBytes
+	done, err := i.fs.buffers(b, first, first+n, func(buf []byte) (int, error) {
+		m, err := i.writeBuffered(&bytesSource{buf}, off, int64(len(buf)))
+		off += m
+		return int(m), err
+	})
+	if err == nil {
+		err = i.writeBackAll()
+	}
+	return done, err
+}
+
+// writeFramesLocked needs wbMu and fillMu: nobody reads or writes these blocks.
+func (i *Inode) writeFramesLocked(b *batch, off, n int64) error {
+	fs := i.fs
+	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
+	for index := start; index < end; {
+		b.reqs, b.vecs, b.nRuns = b.reqs[:0], b.vecs[:0], 0
+		next, err := i.planDirect(b, off, n, index)
+		if err == nil {
+			err = fs.writeData(b)
+		}
+		if err == nil && b.nRuns > 0 {
+			err = fs.update(func(tx *txn) error {
+				tx.touch(i)
+				return tx.mapRuns(i, b)
+			})
+		}
+		if err != nil {
+			i.releaseRuns(b)
+			return err
+		}
+		i.adoptRuns(b)
+		i.refreshCached(b, start, index, next, off, n)
+		index = next
+	}
+	size := off + n
+	i.grow(size)
+	i.mu.Lock()
+	i.diskSize = max(i.diskSize, min(size, i.size.Load()))
+	i.mu.Unlock()
+	return nil
+}
+
+// planDirect finds or allocates the place of the blocks from index on, as many
+// as one transaction can describe, and returns where to go on.
+func (i *Inode) planDirect(b *batch, off, n int64, index uint64) (next uint64, err error) {
+	fs := i.fs
+	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
+	for index < end {
+		m, err := i.mapBlock(index, end-index)
+		if err != nil {
+			return index, err
+		}
+		if m.state != blockWritten {
+			if b.nRuns == maxRuns {
+				return index, nil
+			}
+			r := newRun{first: index, run: format.Run{Start: m.addr, Blocks: m.blocks}, unwritten: true}
+			if m.state == blockHole {
+				r.unwritten = false
+				if r.run, err = fs.store.Allocate(int64(m.blocks), i.allocGoal(index), false); err != nil {
+					return index, err
+				}
+				m.addr, m.blocks = r.run.Start, r.run.Blocks
+			}
+			b.runs[b.nRuns] = r
+			b.nRuns++
+		}
+		for k := range m.blocks {
+			from := max(off, int64(index)*BlockSizeBytes)
+			to := min(off+n, int64(index+1)*BlockSizeBytes)
+			data := fs.cache.frameData(b.pages[index-start])[from%BlockSizeBytes:]
+			b.add(nvme.OpWrite, (m.addr+format.Addr(k)).OffsetBytes()+from%BlockSizeBytes, data[:to-from])
+			index++
+		}
+	}
+	return index, nil
+}
+
+// refreshCached copies what was written to cached pages of the blocks [index, next).
+func (i *Inode) refreshCached(b *batch, start, index, next uint64, off, n int64) {
+	if i.cached.Load() == 0 {
+		return
+	}
+	for ; index < next; index++ {
+		p := i.pinPage(index)
+		if p == nil {
+			continue
+		}
+		from := max(off, int64(index)*BlockSizeBytes)
+		to := min(off+n, int64(index+1)*BlockSizeBytes)
+		lo, hi := from-int64(index)*BlockSizeBytes, to-int64(index)*BlockSizeBytes
+		copy(p.data()[lo:hi], b.pages[index-start].data()[lo:hi])
+		i.fs.cache.unpin(p)
+	}
+}

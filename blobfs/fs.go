@@ -1,0 +1,198 @@
+package blobfs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"runsc-fs/blobfs/format"
+	"runsc-fs/blobfs/store"
+	"runsc-fs/nvme"
+)
+
+// FS is a mounted file system. All methods may be called concurrently.
+type FS struct {
+	opts         MountOptions
+	dev          nvme.BlockDevice
+	store        *store.Store
+	cache        *PageCache
+	inodes       inodeCache
+	root         *Inode // holds a reference
+	seed         [16]byte
+	volumeBlocks uint64
+	lbaBytes     int64
+	closed       atomic.Bool
+
+	// txMu serialises transactions, together with what they do in memory.
+	txMu  sync.Mutex
+	tx    txn
+	txFn  func(tx *txn) error
+	txRun func(tx *store.Tx) error // runTx
+
+	// dirtyMu guards dirty, the inodes to be written back, oldest first. An
+	// inode that has left the cache meanwhile is passed over.
+	dirtyMu sync.Mutex
+	dirty   []*Inode
+
+	errMu sync.Mutex
+	wbErr errState
+
+	flusher flusher
+}
+
+// Mkfs makes an empty file system on dev. The device stays the caller's to
+// close. Errors: ErrInvalid and those of the store and the device.
+func Mkfs(dev nvme.BlockDevice, opts MkfsOptions) error {
+	if opts.RootMode&^uint32(ModePermission) != 0 {
+		return fmt.Errorf("%w: mode %#o of the root directory", ErrInvalid, opts.RootMode)
+	}
+	if opts.RootMode == 0 {
+		opts.RootMode = 0o755
+	}
+	if opts.Now == nil {
+		opts.Now = wallClock
+	}
+	clock := func() time.Time { return time.Unix(0, opts.Now()) }
+	err := store.Format(dev, store.FormatOptions{Label: opts.Label, UUID: opts.UUID, LogBytes: opts.LogBytes, Now: clock})
+	if err != nil {
+		return err
+	}
+	s, err := store.Open(dev, store.Options{Now: clock})
+	if err != nil {
+		return err
+	}
+	now := opts.Now()
+	_, err = s.Update(func(tx *store.Tx) error {
+		root := format.Inode{
+			Mode: ModeDir | opts.RootMode, UID: opts.RootUID, GID: opts.RootGID, Nlink: 2,
+			Generation: generation(format.RootObject, now),
+			Atime:      now, Mtime: now, Ctime: now, Btime: now, Parent: format.RootObject,
+		}
+		var b [format.InodeBytes]byte
+		root.Encode(b[:])
+		return tx.Put(inodeKey(format.RootObject), b[:])
+	})
+	return errors.Join(err, s.Close())
+}
+
+// Mount opens the file system on dev. It finishes what a crash has interrupted,
+// unless ReadOnly is set. The device stays the caller's to close. Errors wrap
+// format.ErrNotBlobfs, ErrVersion, ErrFeature or ErrReadOnlyFeature, ErrCorrupt,
+// or are the device's.
+func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
+	if err := opts.setDefaults(dev.Arena().SizeBytes()); err != nil {
+		return nil, err
+	}
+	s, err := store.Open(dev, store.Options{
+		ReadOnly: opts.ReadOnly, NodeCacheBytes: opts.NodeCacheBytes, Logf: opts.Logf,
+		Now: func() time.Time { return time.Unix(0, opts.Now()) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	fs := &FS{
+		opts: opts, dev: dev, store: s, seed: s.HashSeed(), volumeBlocks: s.VolumeBlocks(),
+		lbaBytes: dev.Geometry().LBASizeBytes,
+	}
+	fs.cache = newPageCache(dev.Arena(), opts.CacheBytes)
+	fs.txRun = fs.runTx
+	fs.inodes.init(opts.MaxIdleInodes)
+	fs.root, err = fs.viewInode(func(*store.Reader) (uint64, error) { return format.RootObject, nil })
+	if err == errNoInode {
+		err = corruptf("there is no root directory")
+	}
+	if err == nil && fs.root.typ != ModeDir {
+		err = corruptf("the root directory is of type %#o", fs.root.typ)
+	}
+	if err == nil && !opts.ReadOnly {
+		err = fs.finishOrphans()
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	fs.startFlusher()
+	return fs, nil
+}
+
+// Root returns the root directory with a new reference.
+func (fs *FS) Root() *Inode {
+	fs.root.IncRef()
+	return fs.root
+}
+
+// UUID identifies the file system.
+func (fs *FS) UUID() [16]byte { return fs.store.UUID() }
+
+// Label is the name that the file system was made with.
+func (fs *FS) Label() string { return fs.store.Label() }
+
+// Pages is the page cache, for taking references to what Fault returns.
+func (fs *FS) Pages() *PageCache { return fs.cache }
+
+// ReadOnly reports whether changes are refused: by option, or because an error
+// has made it impossible to keep the metadata safe.
+func (fs *FS) ReadOnly() bool {
+	if fs.opts.ReadOnly {
+		return true
+	}
+	ro, _ := fs.store.ReadOnly()
+	return ro
+}
+
+func (fs *FS) now() int64 { return fs.opts.Now() }
+
+// bytesPerInode is the share of space that statfs counts as one inode: what
+// the smallest file takes in the tree.
+const bytesPerInode = 512
+
+// StatFS describes the space of the volume.
+func (fs *FS) StatFS() StatFS {
+	st := fs.store.StatFS()
+	perBlock := int64(BlockSizeBytes / bytesPerInode)
+	return StatFS{
+		BlockSizeBytes: BlockSizeBytes, MaxNameBytes: MaxNameBytes,
+		TotalBlocks: int64(st.TotalBlocks), FreeBlocks: int64(st.FreeBlocks), AvailableBlocks: int64(st.AvailBlocks),
+		TotalInodes: int64(st.TotalBlocks) * perBlock, FreeInodes: int64(st.FreeBlocks) * perBlock,
+	}
+}
+
+// Close writes everything back, makes it durable, and gives all memory of the
+// arena back except what is still referenced. Inodes must not be used any more.
+// The error says that something may not be durable.
+func (fs *FS) Close() error {
+	if !fs.closed.CompareAndSwap(false, true) {
+		return ErrClosed
+	}
+	fs.stopFlusher()
+	var err error
+	if !fs.opts.ReadOnly {
+		err = fs.flushAll()
+	}
+	fs.inodes.all(func(i *Inode) { i.dropAllPages() })
+	err = errors.Join(err, fs.store.Close())
+	fs.cache.close()
+	return err
+}
+
+// volumeError gives errors of the store the meaning they have for a caller.
+func volumeError(err error) error {
+	var failed *store.FailedError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &failed):
+		return err // an ErrReadOnly that says why
+	case errors.Is(err, store.ErrBadRange), errors.Is(err, store.ErrBadRun), errors.Is(err, store.ErrNotFound):
+		return corruptf("%v", err)
+	case errors.Is(err, store.ErrTooBig):
+		return fmt.Errorf("%w: %w", ErrNoSpace, err)
+	case errors.Is(err, store.ErrBusy):
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return err
+}
+
+func (fs *FS) readData(b *batch) error  { return volumeError(fs.store.ReadData(b.reqs)) }
+func (fs *FS) writeData(b *batch) error { return volumeError(fs.store.WriteData(b.reqs)) }

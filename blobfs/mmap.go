@@ -1,0 +1,139 @@
+package blobfs
+
+import "fmt"
+
+// faultAhead is how many pages a fault that misses reads at once.
+const faultAhead = 16
+
+// Fault makes the page at off ready to be mapped and returns where it is in the
+// arena; the run covers more pages, up to n bytes, if they are there anyway.
+// With write set, a block is allocated or reserved first, so that a full volume
+// shows here (ErrNoSpace) and not later, and the page counts as dirty until the
+// invalidator takes it back.
+//
+// The run stays valid without a reference only as long as the caller holds the
+// lock that the invalidator needs: it must take its references (PageCache.IncRef)
+// before giving that up. Errors: ErrBeyondEOF, ErrNoSpace, ErrNoMemory,
+// ErrReadOnly, ErrCorrupt, ErrIO.
+func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
+	if err := i.checkIO(off, n); err != nil {
+		return PageRun{}, err
+	}
+	if write && i.fs.ReadOnly() {
+		return PageRun{}, ErrReadOnly
+	}
+	index := uint64(off) / BlockSizeBytes
+	const rounds = 1000
+	for range rounds {
+		p, err := i.pageAt(index, faultAhead)
+		if err != nil {
+			return PageRun{}, err
+		}
+		if p == nil {
+			return PageRun{}, fmt.Errorf("%w: offset %d", ErrBeyondEOF, off)
+		}
+		if write {
+			if _, err := i.reservePage(index, p); err != nil {
+				i.fs.cache.unpin(p)
+				return PageRun{}, err
+			}
+		}
+		run, ok := i.handOut(p, n+off%BlockSizeBytes, write)
+		i.fs.cache.unpin(p)
+		if ok {
+			return run, nil
+		}
+	}
+	return PageRun{}, ErrNoMemory
+}
+
+// handOut marks the pinned page, and cached neighbours up to n bytes, as mapped.
+// It reports false if the page has left the file.
+func (i *Inode) handOut(p *page, n int64, write bool) (PageRun, bool) {
+	i.fillMu.RLock()
+	defer i.fillMu.RUnlock()
+	index := p.index
+	if i.pages.get(index) != p {
+		return PageRun{}, false
+	}
+	end := blocksOf(i.size.Load())
+	if index >= end {
+		return PageRun{}, false
+	}
+	if write && !p.any(pageReserved|pageDirty) {
+		// A hole may have been punched here since the block was found.
+		if m, err := i.mapBlock(index, 1); err != nil || m.state == blockHole {
+			return PageRun{}, false
+		}
+	}
+	run := PageRun{ArenaOffset: p.off, FileOffset: int64(index) * BlockSizeBytes, Length: BlockSizeBytes, Writable: write}
+	i.treeMu.Lock()
+	i.markFaultedLocked(p, write)
+	for !write && run.Length < n && index+1 < end {
+		index++
+		q := i.pages.get(index)
+		if q == nil || !q.has(pageUptodate) || q.off != run.ArenaOffset+run.Length {
+			break
+		}
+		i.markFaultedLocked(q, false)
+		run.Length += BlockSizeBytes
+	}
+	if write {
+		i.dirtyLocked(p)
+	}
+	i.treeMu.Unlock()
+	p.touch()
+	if write {
+		i.fs.markDirty(i)
+	}
+	if i.fs.cache.mapped.Load() > int64(i.fs.cache.limit)/2 {
+		i.fs.kickFlusher()
+	}
+	return run, true
+}
+
+// markFaultedLocked needs treeMu. A page whose mappings are just being taken
+// back is handed out anew: whoever does that will notice.
+func (i *Inode) markFaultedLocked(p *page, write bool) {
+	p.clear(pageRevoking)
+	if !p.has(pageFaulted) {
+		p.set(pageFaulted)
+		i.nFaulted.Add(1)
+		i.fs.cache.mapped.Add(1)
+	}
+	if write && !p.has(pageMappedWrite) {
+		p.set(pageMappedWrite)
+		i.nMapped.Add(1)
+	}
+}
+
+// revoke takes back all pages of the inode that Fault has handed out, so that
+// they can be evicted, and written back for good. Pages faulted again meanwhile
+// stay. Needs no lock held that Fault or the invalidator needs.
+func (i *Inode) revoke() {
+	if i.nFaulted.Load() == 0 {
+		return
+	}
+	i.treeMu.Lock()
+	for p := i.pages.next(0); p != nil; p = i.pages.next(p.index + 1) {
+		if p.has(pageFaulted) {
+			p.set(pageRevoking)
+		}
+	}
+	i.treeMu.Unlock()
+	i.invalidate(0, MaxFileSizeBytes)
+	i.treeMu.Lock()
+	defer i.treeMu.Unlock()
+	for p := i.pages.next(0); p != nil; p = i.pages.next(p.index + 1) {
+		if !p.has(pageRevoking) || !p.has(pageFaulted) {
+			continue
+		}
+		p.clear(pageRevoking | pageFaulted)
+		i.nFaulted.Add(-1)
+		i.fs.cache.mapped.Add(-1)
+		if p.has(pageMappedWrite) {
+			p.clear(pageMappedWrite)
+			i.nMapped.Add(-1)
+		}
+	}
+}

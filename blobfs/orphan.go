@@ -1,0 +1,175 @@
+package blobfs
+
+import (
+	"errors"
+
+	"runsc-fs/blobfs/format"
+	"runsc-fs/blobfs/store"
+)
+
+// Freeing a big file takes many transactions: an orphan item names the inode
+// until the last of them, so that a mount after a crash goes on with it.
+const (
+	// freeBatch is how many extents or items one transaction frees.
+	freeBatch = 128
+	// freeBatchTight is the same on a full volume, where only short
+	// transactions are sure to succeed.
+	freeBatchTight = 8
+)
+
+// updateInSteps runs step in transactions until it reports that it is done.
+// It shortens the steps when space is tight.
+func (fs *FS) updateInSteps(step func(tx *txn, limit int) (done bool, err error)) error {
+	limit := freeBatch
+	for {
+		done := false
+		err := fs.updateFreeing(func(tx *txn) (err error) {
+			done, err = step(tx, limit)
+			return err
+		})
+		switch {
+		case errors.Is(err, ErrNoSpace) && limit > freeBatchTight:
+			limit = freeBatchTight
+		case err != nil || done:
+			return err
+		}
+	}
+}
+
+// reclaim frees an inode that has no name and no reference. If it fails, the
+// next mount tries again.
+func (fs *FS) reclaim(i *Inode) {
+	i.dropAllPages()
+	i.wbMu.Lock()
+	err := fs.updateInSteps(func(tx *txn, limit int) (bool, error) {
+		tx.touch(i)
+		next, err := tx.unmap(i, 0, format.MaxFileBlocks, limit, func(p piece) error { return tx.free(i, p) })
+		if err != nil || next < format.MaxFileBlocks {
+			return false, err
+		}
+		if more, err := tx.deleteItems(i.ino, limit); err != nil || more {
+			return false, err
+		}
+		if err := tx.dropOrphan(i); err != nil {
+			return false, err
+		}
+		return true, tx.remove(i)
+	})
+	i.ext.reset()
+	i.wbMu.Unlock()
+	if err != nil {
+		fs.opts.Logf("blobfs: freeing inode %d: %v", i.ino, err)
+	}
+	fs.inodes.forget(i)
+}
+
+// deleteItems deletes all items of an object but the inode itself, at most
+// limit of them, and reports whether there are more.
+func (tx *txn) deleteItems(ino uint64, limit int) (more bool, err error) {
+	var keys []format.Key
+	from := format.Key{Object: ino, Kind: format.KindInode, Offset: 1}
+	to := format.Key{Object: ino, Kind: 255, Offset: 1<<64 - 1}
+	err = tx.Scan(from, to, func(k format.Key, _ []byte) (bool, error) {
+		if len(keys) == limit {
+			more = true
+			return false, nil
+		}
+		keys = append(keys, k)
+		return true, nil
+	})
+	if err != nil {
+		return false, err
+	}
+	for _, k := range keys {
+		if err := tx.Delete(k); err != nil {
+			return false, err
+		}
+	}
+	return more, nil
+}
+
+// shrink logs the inode with whatever size it has in memory now and frees all
+// blocks from the given one on. Needs wbMu; no page beyond may be cached.
+func (i *Inode) shrink(from uint64) error {
+	i.mu.Lock()
+	i.truncating = true
+	i.mu.Unlock()
+	err := i.fs.updateInSteps(func(tx *txn, limit int) (bool, error) {
+		tx.touch(i)
+		i.mu.Lock()
+		i.diskSize = min(i.diskSize, i.size.Load())
+		linked, orphan := i.a.nlink > 0, i.a.internal&format.InodeOrphan != 0
+		i.mu.Unlock()
+		next, err := tx.unmap(i, from, format.MaxFileBlocks, limit, func(p piece) error { return tx.free(i, p) })
+		switch {
+		case err != nil:
+			return false, err
+		case next < format.MaxFileBlocks && !orphan:
+			return false, tx.putOrphan(i, format.OrphanTruncate)
+		case next < format.MaxFileBlocks:
+			return false, nil
+		case orphan && linked:
+			return true, tx.dropOrphan(i)
+		}
+		return true, nil
+	})
+	i.mu.Lock()
+	i.truncating = false
+	i.mu.Unlock()
+	i.ext.replace(from, endOfBlocks)
+	return err
+}
+
+// finishOrphans goes on with what a crash interrupted. What fails is logged
+// and left as it is.
+func (fs *FS) finishOrphans() error {
+	const batch = 256
+	from := orphanKey(0)
+	for {
+		var inos []uint64
+		err := fs.store.View(func(r *store.Reader) error {
+			inos = inos[:0]
+			return r.Scan(from, orphanKey(1<<64-1), func(k format.Key, v []byte) (bool, error) {
+				inos = append(inos, k.Offset)
+				return len(inos) < batch, nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		for _, ino := range inos {
+			if err := fs.finishOrphan(ino); err != nil {
+				fs.opts.Logf("blobfs: inode %d, left unfinished by a crash: %v", ino, err)
+			}
+		}
+		if len(inos) < batch || inos[len(inos)-1] == 1<<64-1 {
+			return nil
+		}
+		from = orphanKey(inos[len(inos)-1] + 1)
+	}
+}
+
+func (fs *FS) finishOrphan(ino uint64) error {
+	i, err := fs.viewInode(func(*store.Reader) (uint64, error) { return ino, nil })
+	if err == errNoInode {
+		return fs.updateFreeing(func(tx *txn) error { return tx.Delete(orphanKey(ino)) })
+	}
+	if err != nil {
+		return err
+	}
+	defer i.DecRef() // frees it if it has no name
+	if !i.hasLinks() {
+		return nil
+	}
+	i.mu.Lock()
+	i.a.internal |= format.InodeOrphan
+	i.mu.Unlock()
+	i.wbMu.Lock()
+	defer i.wbMu.Unlock()
+	return i.shrink(blocksOf(i.size.Load()))
+}
+
+// blocksOf is the number of blocks that size bytes take.
+func blocksOf(size int64) uint64 {
+	return uint64(size+BlockSizeBytes-1) / BlockSizeBytes
+}

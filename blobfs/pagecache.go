@@ -1,0 +1,303 @@
+package blobfs
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"runsc-fs/nvme"
+)
+
+const (
+	// slabPages is how many frames the cache takes from the arena at a time,
+	// contiguous, so that neighbouring pages of a file tend to be neighbours
+	// in the arena too.
+	slabPages = 256
+	// evictBatch is how many frames one pass of the clock hand tries to free.
+	evictBatch = 64
+	// allocPatience bounds the wait for a frame when all are dirty or mapped.
+	allocPatience = 2 * time.Second
+)
+
+// PageCache holds the cached pages of one file system: frames of the arena,
+// bounded in number. Frames of clean, unmapped pages are reused by a clock
+// that spares what was used more than once since the hand last passed, so that
+// one pass over a big file does not displace everything else.
+type PageCache struct {
+	arena  *nvme.Arena
+	base   []byte
+	limit  int // frames
+	byPage []atomic.Pointer[page]
+	waits  waitTable
+
+	// dirty counts pages with pageDirty, mapped those with pageFaulted.
+	dirty  atomic.Int64
+	mapped atomic.Int64
+
+	mu    sync.Mutex
+	free  []*page
+	total int // frames taken from the arena
+	full  bool
+	slabs [][]page
+
+	clockMu sync.Mutex
+	hand    int // frame number
+}
+
+func newPageCache(arena *nvme.Arena, limitBytes int64) *PageCache {
+	c := &PageCache{
+		arena:  arena,
+		base:   arena.Bytes(),
+		limit:  int(max(limitBytes/BlockSizeBytes, 16)),
+		byPage: make([]atomic.Pointer[page], arena.SizeBytes()/BlockSizeBytes),
+	}
+	c.waits.init()
+	return c
+}
+
+// IncRef keeps the pages in [arenaOffset, arenaOffset+length) in memory until
+// DecRef. It must follow a Fault that returned them before the locks that the
+// invalidator needs are released.
+func (c *PageCache) IncRef(arenaOffset, length int64) {
+	for off := arenaOffset &^ (BlockSizeBytes - 1); off < arenaOffset+length; off += BlockSizeBytes {
+		if p := c.at(off); p != nil {
+			p.refs.Add(1)
+		}
+	}
+}
+
+// DecRef undoes IncRef.
+func (c *PageCache) DecRef(arenaOffset, length int64) {
+	for off := arenaOffset &^ (BlockSizeBytes - 1); off < arenaOffset+length; off += BlockSizeBytes {
+		if p := c.at(off); p != nil {
+			c.unpin(p)
+		}
+	}
+}
+
+// frameData is the memory of p with capacity up to the end of the arena, so that
+// neighbouring frames can be joined in one buffer.
+func (c *PageCache) frameData(p *page) []byte { return c.base[p.off : p.off+BlockSizeBytes] }
+
+func (c *PageCache) at(off int64) *page {
+	if off < 0 || off/BlockSizeBytes >= int64(len(c.byPage)) {
+		return nil
+	}
+	return c.byPage[off/BlockSizeBytes].Load()
+}
+
+// tryPin keeps the page from being evicted or reused. It fails on a frame that
+// is free or just being evicted.
+func (c *PageCache) tryPin(p *page) bool {
+	if p.refs.Add(1) > 0 {
+		return true
+	}
+	c.unpin(p)
+	return false
+}
+
+// unpin gives up a pin, or the tree's reference after the page left the tree.
+func (c *PageCache) unpin(p *page) {
+	if p.refs.Add(-1) == 0 && p.refs.CompareAndSwap(0, frozenRefs) {
+		c.release(p)
+	}
+}
+
+// release puts a frozen frame that is in no tree on the free list.
+func (c *PageCache) release(p *page) {
+	c.scrub(p)
+	c.mu.Lock()
+	c.free = append(c.free, p)
+	c.mu.Unlock()
+}
+
+func (c *PageCache) scrub(p *page) {
+	if p.has(pageFaulted) {
+		c.mapped.Add(-1)
+	}
+	p.flags.Store(0)
+	p.owner.Store(nil)
+}
+
+// take returns a frame from the free list or the arena, pinned once and in no
+// tree, or nil.
+func (c *PageCache) take() *page {
+	c.mu.Lock()
+	if len(c.free) == 0 && !c.full {
+		c.growLocked()
+	}
+	n := len(c.free)
+	if n == 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	p := c.free[n-1]
+	c.free = c.free[:n-1]
+	c.mu.Unlock()
+	p.refs.Add(1 - frozenRefs)
+	return p
+}
+
+// growLocked adds a slab to the free list, if limit and arena allow.
+func (c *PageCache) growLocked() {
+	n := min(slabPages, c.limit-c.total)
+	var frames []byte
+	for ; n > 0; n /= 2 {
+		var err error
+		if frames, err = c.arena.Alloc(n); err == nil {
+			break
+		}
+	}
+	if n <= 0 {
+		c.full = true
+		return
+	}
+	off, _ := c.arena.Offset(frames)
+	slab := make([]page, n)
+	// The list is a stack: the lowest frame must lie on top.
+	for k := n - 1; k >= 0; k-- {
+		p := &slab[k]
+		p.frame = (*[BlockSizeBytes]byte)(frames[k*BlockSizeBytes:])
+		p.off = off + int64(k)*BlockSizeBytes
+		p.refs.Store(frozenRefs)
+		c.byPage[p.off/BlockSizeBytes].Store(p)
+		c.free = append(c.free, p)
+	}
+	c.total += n
+	c.slabs = append(c.slabs, slab)
+}
+
+// close gives all frames back to the arena, except those of slabs with a page
+// that is still referenced.
+func (c *PageCache) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.free, c.full = nil, true
+	for _, slab := range c.slabs {
+		busy := false
+		for k := range slab {
+			busy = busy || slab[k].refs.Load() > 0
+		}
+		if busy {
+			continue
+		}
+		for k := range slab {
+			c.byPage[slab[k].off/BlockSizeBytes].Store(nil)
+		}
+		first := slab[0].off
+		c.arena.Free(c.base[first : first+int64(len(slab))*BlockSizeBytes])
+	}
+	c.slabs = nil
+}
+
+// evict frees up to want frames of clean pages that nobody uses and reports
+// how many it freed. Pages that Fault handed out are spared: reclaimMapped
+// takes those back first.
+func (c *PageCache) evict(want int) int {
+	c.clockMu.Lock()
+	defer c.clockMu.Unlock()
+	c.mu.Lock()
+	slabs := c.slabs
+	total := c.total
+	c.mu.Unlock()
+	if total == 0 {
+		return 0
+	}
+	freed := 0
+	for steps := 2 * total; steps > 0 && freed < want; steps-- {
+		p := c.nextFrame(slabs)
+		if p.refs.Load() != 1 || p.any(pageLocked|pageDirty|pageFaulted) {
+			continue
+		}
+		if p.has(pageAccessed) {
+			p.clear(pageAccessed)
+			continue
+		}
+		if c.evictPage(p) {
+			freed++
+		}
+	}
+	return freed
+}
+
+// nextFrame advances the clock hand. Slabs are all of slabPages frames except
+// the last ones; the hand counts slots, so short slabs are merely passed faster.
+func (c *PageCache) nextFrame(slabs [][]page) *page {
+	for {
+		c.hand++
+		s, k := c.hand/slabPages, c.hand%slabPages
+		if s >= len(slabs) {
+			c.hand = -1
+			continue
+		}
+		if k < len(slabs[s]) {
+			return &slabs[s][k]
+		}
+	}
+}
+
+// evictPage takes one clean page out of its file and frees the frame, unless
+// somebody uses it or it was handed out by Fault.
+func (c *PageCache) evictPage(p *page) bool {
+	i := p.owner.Load()
+	if i == nil {
+		return false
+	}
+	i.treeMu.Lock()
+	if p.owner.Load() != i || i.pages.get(p.index) != p || !p.refs.CompareAndSwap(1, frozenRefs) {
+		i.treeMu.Unlock()
+		return false
+	}
+	if p.any(pageLocked | pageDirty | pageFaulted) {
+		// Became so between the look and the freeze. Pins that came in
+		// meanwhile have seen a negative count and look again.
+		p.refs.Add(1 - frozenRefs)
+		i.treeMu.Unlock()
+		return false
+	}
+	i.pages.remove(p.index)
+	i.cached.Add(-1)
+	reserved := p.has(pageReserved) // of a write that failed before it changed the page
+	if reserved {
+		i.reserved--
+	}
+	i.treeMu.Unlock()
+	c.release(p)
+	if reserved {
+		i.fs.store.Unreserve(1)
+	}
+	return true
+}
+
+// alloc returns a frame with undefined content, pinned once and in no tree.
+// When the cache is full it evicts, then writes back, then waits a bounded
+// time for mapped pages to be taken back, and gives ErrNoMemory at last. The
+// caller may hold ioMu of an inode, and nothing below it.
+func (fs *FS) allocPage() (*page, error) {
+	c := fs.cache
+	if p := c.take(); p != nil {
+		return p, nil
+	}
+	for start := time.Now(); ; {
+		freed := c.evict(evictBatch)
+		if p := c.take(); p != nil {
+			return p, nil
+		}
+		if freed > 0 {
+			continue
+		}
+		fs.kickFlusher()
+		if c.dirty.Load() > 0 {
+			fs.writeBackSome(evictBatch)
+		} else {
+			runtime.Gosched()
+		}
+		if time.Since(start) > allocPatience {
+			return nil, ErrNoMemory
+		}
+		if c.dirty.Load() == 0 || c.mapped.Load() > 0 {
+			time.Sleep(200 * time.Microsecond)
+		}
+	}
+}
