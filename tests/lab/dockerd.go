@@ -105,7 +105,8 @@ func (d *Dockerd) Start(ctx context.Context) error {
 		return err
 	}
 	os.Remove(filepath.Join(d.Cell.RunDir(), "docker.pid"))
-	daemon, err := Start(ctx, Cmd{
+	// The daemon outlives the caller's context: Stop ends it.
+	daemon, err := Start(context.WithoutCancel(ctx), Cmd{
 		Argv: []string{"dockerd", "--config-file", d.ConfigFile()}, Env: d.daemonEnv,
 		Cell: d.Cell, Stdout: log, Stderr: log, Timeout: 6 * time.Hour,
 	})
@@ -167,10 +168,10 @@ func (d *Dockerd) Import(ctx context.Context, rootfs, name string, changes ...st
 	if err != nil {
 		return err
 	}
-	defer pr.Close()
 	tar, err := Start(ctx, Cmd{Argv: []string{"tar", "-C", rootfs, "--one-file-system", "-c", "."}, Stdout: pw, Timeout: 5 * time.Minute})
 	pw.Close()
 	if err != nil {
+		pr.Close()
 		return err
 	}
 	args := []string{"import"}
@@ -180,8 +181,9 @@ func (d *Dockerd) Import(ctx context.Context, rootfs, name string, changes ...st
 	cmd := d.Cmd(append(args, "-", name)...)
 	cmd.Stdin = pr
 	_, err = Run(ctx, cmd)
-	if _, tarErr := tar.Wait(); tarErr != nil {
-		return tarErr
+	pr.Close() // so that tar ends too if the client gave up
+	if _, tarErr := tar.Wait(); err == nil {
+		err = tarErr
 	}
 	return err
 }

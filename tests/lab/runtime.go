@@ -171,7 +171,8 @@ func (c *Container) Delete(ctx context.Context) error {
 
 // Network makes a network namespace for one container, joined by a veth pair to
 // the cell's own network. It returns the namespace's path in the cell and the
-// address that the container will have; Cell.Dial reaches it.
+// address that the container will have; Cell.Dial reaches it. The sandbox takes the
+// address away from the namespace, so each start needs a new one.
 func (r *Runtime) Network(ctx context.Context) (netns, address string, err error) {
 	r.mu.Lock()
 	r.nets++
