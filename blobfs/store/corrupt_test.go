@@ -102,15 +102,16 @@ func (h *hostile) mutate(t testing.TB, data []byte, reseal bool) *testDevice {
 func (h *hostile) reseal(image *testDevice, a format.Addr) {
 	b := image.block(a)
 	if h.kind[a] == "log record" {
-		size := min(binary.LittleEndian.Uint32(b[48:]), 16*format.BlockSizeBytes)
-		rec := make([]byte, 0, size)
-		for next := a; len(rec) < int(size); next++ {
+		size := min(int(binary.LittleEndian.Uint32(b[48:])), 16*format.BlockSizeBytes)
+		if size < format.RecordHeaderBytes {
+			return
+		}
+		rec := b
+		for next := a + 1; len(rec) < size; next++ {
 			rec = append(rec, image.block(next)...)
 		}
-		if size >= format.RecordHeaderBytes {
-			format.Seal(rec[:size])
-		}
-		image.setBlock(a, rec[:max(min(len(rec), format.BlockSizeBytes), 0)])
+		binary.LittleEndian.PutUint32(b[4:], format.Checksum(rec[:size]))
+		image.setBlock(a, b)
 		return
 	}
 	crc := format.Seal(b)
