@@ -91,12 +91,11 @@ func usage(v verb, parent string) string {
 func operands(f *flag.FlagSet) ([]string, error) {
 	var operands []string
 	for f.NArg() > 0 {
-		operands = append(operands, f.Arg(0))
-		rest := f.Args()[1:]
-		if len(rest) > 0 && rest[0] == "--" {
-			return append(operands, rest[1:]...), nil
+		if strings.HasPrefix(f.Arg(0), "-") && f.Arg(0) != "-" { // what follows "--" is no flag
+			return append(operands, f.Args()...), nil
 		}
-		if err := f.Parse(rest); err != nil {
+		operands = append(operands, f.Arg(0))
+		if err := f.Parse(f.Args()[1:]); err != nil {
 			return nil, usagef("%v", err)
 		}
 	}
