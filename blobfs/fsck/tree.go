@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sort"
+	"strings"
 
 	"runsc-fs/blobfs/format"
 )
@@ -102,7 +103,7 @@ func (c *checker) loadNode(n *format.Node, ptr format.ChildPtr, level int, keys 
 		return CodeNodeIO, err.Error()
 	}
 	if _, err := format.CheckHeader(n[:], "node", format.MagicNode, c.sb.UUID, ptr.Addr); err != nil {
-		return CodeNodeCorrupt, reason(err)
+		return CodeNodeCorrupt, nodeReason(err, ptr.Addr)
 	}
 	if g := n.Generation(); g != ptr.Generation {
 		return CodeNodeGeneration, fmt.Sprintf("is of generation %d, expected is %d: a write was lost", g, ptr.Generation)
@@ -111,9 +112,14 @@ func (c *checker) loadNode(n *format.Node, ptr format.ChildPtr, level int, keys 
 		return CodeNodeLevel, fmt.Sprintf("is of level %d, expected is %d", l, level)
 	}
 	if err := n.Validate(c.sb.UUID, ptr, level, keys.low, keys.high); err != nil {
-		return CodeNodeContent, reason(err)
+		return CodeNodeContent, nodeReason(err, ptr.Addr)
 	}
 	return "", ""
+}
+
+// nodeReason is reason without the name of the node, which findings have anyway.
+func nodeReason(err error, a format.Addr) string {
+	return strings.TrimPrefix(reason(err), nodeName(a)+": ")
 }
 
 // eachNode calls fn with the address of every node that the published tree
