@@ -293,6 +293,9 @@ func (fs *FS) allocPage() (*page, error) {
 		} else {
 			runtime.Gosched()
 		}
+		if fs.closed.Load() {
+			return nil, ErrClosed
+		}
 		if time.Since(start) > allocPatience {
 			return nil, ErrNoMemory
 		}

@@ -10,6 +10,8 @@ const (
 // checkIO says whether data can be read or written at all.
 func (i *Inode) checkIO(off, n int64) error {
 	switch {
+	case i.fs.closed.Load():
+		return ErrClosed
 	case i.typ == ModeDir:
 		return ErrIsDir
 	case i.typ != ModeRegular:
