@@ -122,6 +122,14 @@ func (i *inode) pinned() bool {
 	return i.endpoint != nil
 }
 
+// usable returns an error once the volume has been closed under its mounts.
+func (i *inode) usable() error {
+	if i.fs.blobGone.Load() {
+		return linuxerr.EIO
+	}
+	return nil
+}
+
 // size is the size of a regular file in bytes.
 func (i *inode) size() int64 { return i.blob.Attr().Size }
 
@@ -305,6 +313,9 @@ func (i *inode) truncate(creds *auth.Credentials, size uint64) error {
 		return linuxerr.EINVAL
 	case size > blobfs.MaxFileSizeBytes:
 		return linuxerr.EFBIG
+	}
+	if err := i.usable(); err != nil {
+		return err
 	}
 	if err := i.dropPrivs(creds); err != nil {
 		return err

@@ -53,6 +53,9 @@ func (i *inode) CopyMapping(ctx context.Context, ms memmap.MappingSpace, srcAR, 
 // Translate implements memmap.Mappable.Translate. Its caller holds activeMu of
 // an address space, so that nothing here may wait for an invalidation.
 func (i *inode) Translate(ctx context.Context, required, optional memmap.MappableRange, at hostarch.AccessType) ([]memmap.Translation, error) {
+	if err := i.usable(); err != nil {
+		return nil, &memmap.BusError{Err: err}
+	}
 	size := uint64(i.size())
 	end := (size + hostarch.PageSize - 1) &^ (hostarch.PageSize - 1)
 	var beyond error

@@ -318,7 +318,7 @@ func TestStickyDirectory(t *testing.T) {
 func TestSetStat(t *testing.T) {
 	e := newEnv(t)
 	e.create("f", "0123456789")
-	owner, other := e.user(1000), e.user(1001)
+	owner, other := e.user(1000), e.user(1002)
 	e.chown("f", 1000, 1000)
 	wantErrno(t, "chmod by another", e.setStat(other, "f", linux.Statx{Mask: linux.STATX_MODE, Mode: 0777}), linuxerr.EPERM)
 	wantErrno(t, "chmod by the owner", e.setStat(owner, "f", linux.Statx{Mask: linux.STATX_MODE, Mode: 04775}), nil)

@@ -84,6 +84,9 @@ func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset i
 	if n == 0 {
 		return 0, nil
 	}
+	if err := fd.inode.usable(); err != nil {
+		return 0, err
+	}
 	n = min(n, math.MaxInt64-offset)
 	status := fd.vfsfd.StatusFlags()
 	var flags blobfs.IOFlags
@@ -155,6 +158,9 @@ func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset i
 		return offset, 0, nil
 	}
 	i := fd.inode
+	if err := i.usable(); err != nil {
+		return 0, 0, err
+	}
 	status := fd.vfsfd.StatusFlags()
 	atEnd := status&linux.O_APPEND != 0 && opts.Flags&rwfNoAppend == 0 || opts.Flags&rwfAppend != 0
 	if atEnd {
@@ -259,6 +265,9 @@ func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) 
 	}
 	if end := offset + length; end < offset || end > blobfs.MaxFileSizeBytes {
 		return linuxerr.EFBIG
+	}
+	if err := fd.inode.usable(); err != nil {
+		return err
 	}
 	if err := fd.inode.dropPrivs(auth.CredentialsFromContext(ctx)); err != nil {
 		return err
