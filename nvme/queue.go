@@ -139,15 +139,11 @@ func newQueuePair(c *Controller, id uint16, depth, cqEntries, listPages int) (*q
 		pgAddr:   c.dmaBase + uint64(off) + uint64(pgOff),
 		sqBell:   spec.SQTailDoorbell(id, c.cap.DSTRD()),
 		cqBell:   spec.CQHeadDoorbell(id, c.cap.DSTRD()),
-		slots:    make([]slot, depth-1),
+		slots:    make([]slot, 0, depth-1),
 		pageNext: make([]uint16, listPages),
 		cqLazy:   max(1, cqEntries-depth),
 	}
 	q.freeSlot, q.freePage = none, none
-	for i := len(q.slots) - 1; i >= 0; i-- {
-		q.slots[i].pages = none
-		q.slots[i].next, q.freeSlot = q.freeSlot, uint16(i)
-	}
 	for i := len(q.pageNext) - 1; i >= 0; i-- {
 		q.pageNext[i], q.freePage = q.freePage, uint16(i)
 	}
@@ -223,7 +219,11 @@ func (q *queuePair) freePagesLocked(s *slot) {
 func (q *queuePair) takeSlotLocked(b *batch) (*slot, uint16) {
 	i := q.freeSlot
 	if i == none {
-		return nil, none
+		i = uint16(len(q.slots))
+		if int(i) == cap(q.slots) {
+			return nil, none
+		}
+		q.slots = append(q.slots, slot{next: none, pages: none})
 	}
 	s := &q.slots[i]
 	q.freeSlot = s.next

@@ -31,7 +31,7 @@ func testGeometry(r *rig) {
 // testRandomIO compares random requests with a model in memory.
 func testRandomIO(r *rig) {
 	model := make([]byte, r.geo.SizeBytes())
-	for range 400 {
+	for range 250 {
 		off, n := r.extent(200 << 10)
 		vec := r.vec(n)
 		if r.rng.IntN(2) == 0 {
@@ -81,7 +81,7 @@ func (r *rig) compareAll(model []byte) {
 // testBigTransfers uses transfers far longer than one command and PRP lists of
 // several pages.
 func testBigTransfers(r *rig) {
-	for i := range 8 {
+	for i := range 4 {
 		n := (7 << 20) - r.lba*r.rng.IntN(1000)
 		off := int64(i+1) * int64(r.lba)
 		vec := r.vec(n)
@@ -200,7 +200,7 @@ func testZeroes(r *rig) {
 	}
 	for range 20 {
 		off, n := r.extent(1 << 20)
-		r.do(nvme.Request{Op: nvme.OpWriteZeroes, OffsetBytes: off, LengthBytes: int64(n), FUA: r.rng.IntN(2) == 0})
+		r.do(nvme.Request{Op: nvme.OpWriteZeroes, OffsetBytes: off, LengthBytes: int64(n), FUA: r.rng.IntN(4) == 0})
 		clear(model[off : off+int64(n)])
 	}
 	r.compareAll(model)
@@ -208,7 +208,7 @@ func testZeroes(r *rig) {
 	// What is deallocated may read as anything until it is written again;
 	// everything else has to stay.
 	gone := make([]bool, r.geo.Blocks)
-	reqs := make([]nvme.Request, 600)
+	reqs := make([]nvme.Request, 400)
 	for i := range reqs {
 		off, n := r.extent(8 << 10)
 		reqs[i] = nvme.Request{Op: nvme.OpDeallocate, OffsetBytes: off, LengthBytes: int64(n)}

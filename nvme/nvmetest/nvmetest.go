@@ -4,6 +4,7 @@
 package nvmetest
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -77,7 +78,7 @@ func Run(t *testing.T, open OpenDevice) {
 		t.Run(test.name, func(t *testing.T) {
 			for _, c := range configs {
 				if c.SizeBytes == 0 {
-					c.SizeBytes = 32 << 20
+					c.SizeBytes = 16 << 20
 				}
 				t.Run(c.String(), func(t *testing.T) { test.run(newRig(t, open, c)) })
 			}
@@ -187,14 +188,14 @@ func (r *rig) vec(n int) [][]byte {
 	return vec
 }
 
-// fill puts random bytes into b.
+// fill puts bytes into b that depend on chance and on their place.
 func (r *rig) fill(b []byte) {
+	for len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, r.rng.Uint64())
+		b = b[8:]
+	}
 	for i := range b {
-		if i%64 == 0 {
-			b[i] = byte(r.rng.Uint32())
-		} else {
-			b[i] = b[i-i%64] + byte(i)*7
-		}
+		b[i] = byte(r.rng.Uint32())
 	}
 }
 
@@ -206,7 +207,11 @@ func scatter(vec [][]byte, data []byte) {
 }
 
 func gather(vec [][]byte) []byte {
-	var data []byte
+	n := 0
+	for _, p := range vec {
+		n += len(p)
+	}
+	data := make([]byte, 0, n)
 	for _, p := range vec {
 		data = append(data, p...)
 	}
