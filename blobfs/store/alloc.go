@@ -267,11 +267,13 @@ func (a *allocator) takeRunLocked(want int, goal format.Addr) (format.Run, error
 		if k > 0 {
 			from = 0
 		}
-		start, n := findRun(b, from, want, k == 0)
+		start, n := findRun(b, from, want)
 		if n > int(best.Blocks) {
 			best = format.Run{Start: format.GroupStart(g) + format.Addr(start), Blocks: uint64(n)}
 		}
-		if probed++; int(best.Blocks) == want || best.Start == goal && n > 0 || probed >= probeGroups && best.Blocks > 0 {
+		probed++
+		enough := int(best.Blocks) == want || k == 0 && start == from && n >= goalRun || probed >= probeGroups
+		if enough && best.Blocks > 0 {
 			break
 		}
 	}
@@ -284,30 +286,28 @@ func (a *allocator) takeRunLocked(want int, goal format.Addr) (format.Run, error
 	return best, a.applyLocked(best, freeToHeld)
 }
 
-// findRun looks for want free bits from index from on, wrapping around, and
-// returns the first run that is long enough or else the longest. If takeGoal
-// is set, a run that begins exactly at from is taken whatever its length.
-func findRun(b *groupBits, from, want int, takeGoal bool) (start, length int) {
-	if takeGoal {
-		if n := freeRunAt(b, from, want); n > 0 {
-			return from, n
-		}
+// goalRun is the length from which a run that begins exactly at the goal is
+// taken although a longer one may exist elsewhere.
+const goalRun = 16
+
+// findRun looks for want free blocks from index from on, wrapping around. It
+// returns the first run that is long enough, or one of at least goalRun that
+// begins at from, or else the longest.
+func findRun(b *groupBits, from, want int) (start, length int) {
+	start, length = from, freeRunAt(b, from, want)
+	if length >= min(want, goalRun) {
+		return start, length
 	}
-	for _, part := range [2][2]int{{from, format.GroupBlocks}, {0, from}} {
-		i := part[0]
-		for i < part[1] {
-			i = nextFree(b, i)
-			if i >= part[1] {
-				break
-			}
+	for _, part := range [2][2]int{{from + length, format.GroupBlocks}, {0, from}} {
+		for i := nextFree(b, part[0]); i < part[1]; {
 			n := freeRunAt(b, i, want)
-			if n >= want {
-				return i, want
-			}
 			if n > length {
 				start, length = i, n
 			}
-			i += n
+			if n == want {
+				return start, length
+			}
+			i = nextFree(b, i+n)
 		}
 	}
 	return start, length

@@ -26,6 +26,7 @@ type crashRig struct {
 	crash *rand.Rand // of the cuts
 	every int        // check one device operation in so many
 	cuts  int        // images to check at each
+	big   bool       // large values, to fill the log
 
 	stamps atomic.Uint64 // of data writes; stands in the extent's Birth
 
@@ -240,7 +241,7 @@ func (rig *crashRig) items(rnd *rand.Rand, from uint64, n int) (LSN, error) {
 				continue
 			}
 			v := randValue(rnd)
-			if rnd.IntN(4) == 0 {
+			if rig.big || rnd.IntN(4) == 0 {
 				v = make([]byte, format.MaxValueBytes)
 			}
 			if err := tx.Put(k, v); err != nil {
@@ -375,6 +376,19 @@ func TestCrash(t *testing.T) {
 				t.Logf("%d transactions, %d images, %+v", len(rig.history)-1, rig.states, rig.s.Stats())
 			})
 		}
+	}
+}
+
+// TestCrashLogWrap goes round the log several times.
+func TestCrashLogWrap(t *testing.T) {
+	for _, seed := range crashSeeds(t, 1) {
+		rig := newCrashRig(t, seed, 16<<20, true)
+		rig.every, rig.cuts, rig.big = 25, 1, true
+		if err := rig.run(1500); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		end := rig.s.log.mark(0)
+		t.Logf("%d transactions, %d images, log record %d at block %d", len(rig.history)-1, rig.states, end.seq, end.pos)
 	}
 }
 

@@ -14,18 +14,24 @@ const readPages = 8
 // stagingPages is the number of blocks that a checkpoint writes at once.
 const stagingPages = 64
 
+// pageIO is a page and what a request for it needs, kept to save allocations.
+type pageIO struct {
+	vec [1][]byte
+	req [1]nvme.Request
+}
+
 // readBlock reads one metadata block into dst.
 func (s *Store) readBlock(addr format.Addr, dst []byte) error {
 	if s.released.Load() {
 		return ErrClosed
 	}
-	page := <-s.pages
-	defer func() { s.pages <- page }()
-	req := [1]nvme.Request{{Op: nvme.OpRead, OffsetBytes: addr.OffsetBytes(), Vec: [][]byte{page}}}
-	if err := s.dev.Do(req[:]); err != nil {
+	p := <-s.pages
+	defer func() { s.pages <- p }()
+	p.req[0] = nvme.Request{Op: nvme.OpRead, OffsetBytes: addr.OffsetBytes(), Vec: p.vec[:]}
+	if err := s.dev.Do(p.req[:]); err != nil {
 		return fmt.Errorf("reading block %v: %w", addr, err)
 	}
-	copy(dst, page)
+	copy(dst, p.vec[0])
 	return nil
 }
 

@@ -22,6 +22,7 @@ type logWriter struct {
 	n       int    // bytes of buf in use
 	spare   []byte // the other buffer; nil while it is being written
 	writing bool
+	io      pageIO // the leader's
 
 	firstLSN LSN // of buf
 	appended LSN // last transaction appended, ever
@@ -151,7 +152,7 @@ func (l *logWriter) lead() {
 		err = s.flush()
 	}
 	if err == nil && rec.Length > 0 {
-		err = s.writeRecord(&rec, record)
+		err = l.writeRecord(&rec, record)
 	}
 	if err != nil {
 		s.fail("writing the log", err)
@@ -182,15 +183,15 @@ func (l *logWriter) drain() {
 	}
 }
 
-// writeRecord writes a record in one request.
-func (s *Store) writeRecord(rec *format.Record, buf []byte) error {
+// writeRecord writes a record in one request. Only the leader calls it.
+func (l *logWriter) writeRecord(rec *format.Record, buf []byte) error {
 	blocks := rec.Encode(buf)
+	s := l.s
 	s.stats.logRecords.Add(1)
 	s.stats.logBytes.Add(uint64(len(blocks)))
-	req := [1]nvme.Request{{
-		Op: nvme.OpWrite, FUA: s.volatileCache, OffsetBytes: rec.Addr.OffsetBytes(), Vec: [][]byte{blocks},
-	}}
-	return s.dev.Do(req[:])
+	l.io.vec[0] = blocks
+	l.io.req[0] = nvme.Request{Op: nvme.OpWrite, FUA: s.volatileCache, OffsetBytes: rec.Addr.OffsetBytes(), Vec: l.io.vec[:]}
+	return s.dev.Do(l.io.req[:])
 }
 
 // logMark is a place in the log: what a checkpoint makes superfluous ends here.

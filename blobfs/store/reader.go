@@ -16,10 +16,9 @@ func (s *Store) View(fn func(r *Reader) error) error {
 		s.mu.RUnlock()
 		return ErrClosed
 	}
-	r := Reader{s}
 	err := func() error {
 		defer s.mu.RUnlock()
-		return fn(&r)
+		return fn(&s.reader)
 	}()
 	if s.resident.Load() > s.maxResident {
 		s.mu.Lock()

@@ -87,8 +87,8 @@ type Store struct {
 	dataWrites atomic.Uint64 // completed data writes
 	stats      counters
 
-	pages   chan []byte // arena pages for reading nodes and bitmaps
-	staging []byte      // arena pages for writing, guarded by checkpointMu
+	pages   chan *pageIO // arena pages for reading nodes and bitmaps
+	staging []byte       // arena pages for writing, guarded by checkpointMu
 
 	log   logWriter
 	alloc *allocator
@@ -108,6 +108,7 @@ type Store struct {
 	undoing   bool   // a transaction is being undone
 	path      treePath
 	tx        Tx
+	reader    Reader // for views; as a field it costs no allocation
 	sweepPos  int
 	resident  atomic.Int64 // nodes in memory
 
@@ -136,7 +137,7 @@ func Open(dev nvme.BlockDevice, opts Options) (*Store, error) {
 		dirtySoft: dirtySoft, dirtyHard: dirtyHard, maxGroups: maxLoadedGroups,
 		maxResident: opts.NodeCacheBytes / format.BlockSizeBytes,
 	}
-	s.tx.s = s
+	s.tx.s, s.reader.s = s, s
 	s.writer.s = s
 	if err := s.open(); err != nil {
 		s.releaseMemory()
@@ -226,13 +227,13 @@ var _ = [minLogBuffer * format.BlockSizeBytes]struct{}{}[MaxTxBytes+format.Recor
 // allocateMemory takes the pages for metadata I/O from the arena.
 func (s *Store) allocateMemory() error {
 	arena := s.dev.Arena()
-	s.pages = make(chan []byte, readPages)
+	s.pages = make(chan *pageIO, readPages)
 	for range readPages {
 		page, err := arena.Alloc(1)
 		if err != nil {
 			return fmt.Errorf("store: I/O memory: %w", err)
 		}
-		s.pages <- page
+		s.pages <- &pageIO{vec: [1][]byte{page}}
 	}
 	var err error
 	if s.staging, err = arena.Alloc(stagingPages); err != nil {
@@ -245,7 +246,7 @@ func (s *Store) allocateMemory() error {
 func (s *Store) releaseMemory() {
 	arena := s.dev.Arena()
 	for range len(s.pages) {
-		arena.Free(<-s.pages)
+		arena.Free((<-s.pages).vec[0])
 	}
 	if s.staging != nil {
 		arena.Free(s.staging)
@@ -277,8 +278,7 @@ func (s *Store) readSuperblock() (slot int, err error) {
 
 // loadGroups reads the items of all groups.
 func (s *Store) loadGroups() error {
-	r := Reader{s}
-	return r.Scan(format.GroupKey(0), format.GroupKey(^uint64(0)), func(k format.Key, v []byte) (bool, error) {
+	return s.reader.Scan(format.GroupKey(0), format.GroupKey(^uint64(0)), func(k format.Key, v []byte) (bool, error) {
 		item, err := format.DecodeGroupItem(k, v, s.sb.VolumeBlocks)
 		if err != nil {
 			return false, err

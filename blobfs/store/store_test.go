@@ -164,6 +164,54 @@ func TestRandomTransactions(t *testing.T) {
 	}
 }
 
+// TestTreeShapes grows and shrinks a tree of few items a node, so of many
+// levels, in all orders.
+func TestTreeShapes(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(6, 6))
+	dev := newTestDevice(t, 48<<20, true)
+	formatTest(t, dev)
+	s := openTest(t, dev, Options{})
+	s.maxResident = 200
+	m := model{}
+	const keys = 6000
+	value := make([]byte, format.MaxValueBytes)
+	for phase := range 24 {
+		insert := phase%3 != 2
+		from, n := rnd.IntN(keys), 200+rnd.IntN(keys/3)
+		order := rnd.IntN(3)
+		for i := range n {
+			at := (from + i) % keys
+			switch order {
+			case 1:
+				at = (from + n - i) % keys
+			case 2:
+				at = rnd.IntN(keys)
+			}
+			k := format.Key{Object: 1 + uint64(at/16), Kind: format.Kind(1 + at%16/4), Offset: uint64(at % 4)}
+			_, err := s.UpdateFreeing(func(tx *Tx) error {
+				if _, ok := m[k]; !insert && ok {
+					delete(m, k)
+					return tx.Delete(k)
+				} else if !insert {
+					return nil
+				}
+				v := value[:rnd.IntN(len(value))]
+				m[k] = string(v)
+				return tx.Put(k, v)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		verifyTest(t, s)
+		checkModel(t, s, m)
+	}
+	if s.height() < 3 {
+		t.Errorf("the tree has only %d levels", s.height())
+	}
+	closeTest(t, s)
+}
+
 func TestGetScanSeek(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 5))
 	dev := newTestDevice(t, 16<<20, true)

@@ -29,6 +29,15 @@ type treePath struct {
 
 func (p *treePath) leaf() *node { return p.steps[p.depth].n }
 
+// spanAt returns the span of the node at depth d.
+func (p *treePath) spanAt(d int) span {
+	sp := wholeTree
+	for j := range d {
+		sp = childSpan(p.steps[j].n, p.steps[j].i, sp)
+	}
+	return sp
+}
+
 // mergeBelow is the fill, in bytes of the body, below which a node is merged
 // with a neighbour, and mergeInto how full the result may be.
 const (
@@ -139,6 +148,9 @@ func (s *Store) dropNode(n *node) {
 
 // putAt stores an item at the path to its key, which walk has found.
 func (s *Store) putAt(p *treePath, k format.Key, value []byte) {
+	if invariants {
+		defer s.checkPath(k)
+	}
 	s.makeDirty(p)
 	s.changes++
 	leaf := p.leaf()
@@ -179,6 +191,11 @@ func (s *Store) insertSibling(p *treePath, d int, k format.Key, sibling *node) {
 		return
 	}
 	n, i := p.steps[d].n, p.steps[d].i+1
+	if i == 1 {
+		// The first child holds keys from the node's own lower bound on, and
+		// k may be below the key that its entry has had so far.
+		n.data.SetKey(0, p.spanAt(d).low)
+	}
 	if n.data.Count() < format.MaxChildren {
 		n.insertKid(i, n.data.Count(), sibling)
 		n.data.InsertChild(i, k, sibling.ptr())
@@ -212,6 +229,9 @@ func (s *Store) growRoot(k format.Key, sibling *node) {
 
 // deleteAt removes item i of the leaf that the path leads to.
 func (s *Store) deleteAt(p *treePath, i int) {
+	if invariants {
+		defer s.checkPath(p.leaf().data.Key(i))
+	}
 	s.makeDirty(p)
 	s.changes++
 	leaf := p.leaf()
@@ -246,10 +266,7 @@ func (s *Store) mergeChild(p *treePath, d int) bool {
 	}
 	parent, at := p.steps[d].n, p.steps[d].i
 	n := p.steps[d+1].n
-	sp := wholeTree
-	for j := range d {
-		sp = childSpan(p.steps[j].n, p.steps[j].i, sp)
-	}
+	sp := p.spanAt(d)
 	if at+1 < parent.data.Count() {
 		right, err := s.child(parent, at+1, childSpan(parent, at+1, sp))
 		if err == nil && n.data.UsedBytes()+right.data.UsedBytes() <= mergeInto {
