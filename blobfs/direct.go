@@ -35,24 +35,40 @@ func (fs *FS) releaseFrames(b *batch) {
 	}
 }
 
-// buffers calls fn for the memory of the batch's frames from byte first to byte
-// last, in pieces as long as neighbouring frames allow, until fn returns an
-// error or handles fewer bytes than it got. It returns how many fn handled.
-func (fs *FS) buffers(b *batch, first, last int64, fn func(buf []byte) (int, error)) (done int64, err error) {
-	for at := first; at < last; {
-		k := at / BlockSizeBytes
-		end := (k + 1) * BlockSizeBytes
-		for end < last && b.pages[end/BlockSizeBytes].off == b.pages[end/BlockSizeBytes-1].off+BlockSizeBytes {
-			end += BlockSizeBytes
-		}
-		end = min(end, last)
-		start := b.pages[k].off + at%BlockSizeBytes
-		m, err := fn(fs.cache.base[start : start+end-at])
+// buffer is the memory of the batch's frames from byte first on: up to byte
+// last, but no more than lies together.
+func (fs *FS) buffer(b *batch, first, last int64) []byte {
+	k := first / BlockSizeBytes
+	end := (k + 1) * BlockSizeBytes
+	for k++; end < last && b.pages[k].off == b.pages[k-1].off+BlockSizeBytes; k++ {
+		end += BlockSizeBytes
+	}
+	start := b.pages[first/BlockSizeBytes].off + first%BlockSizeBytes
+	return fs.cache.base[start : start+min(end, last)-first]
+}
+
+// copyOut hands bytes [first, last) of the batch's frames to dst.
+func (fs *FS) copyOut(dst Sink, b *batch, first, last int64) (done int64, err error) {
+	for first+done < last {
+		buf := fs.buffer(b, first+done, last)
+		m, err := dst.CopyOut(buf)
 		done += int64(m)
-		if err != nil || int64(m) < end-at {
+		if err != nil || m < len(buf) {
 			return done, err
 		}
-		at = end
+	}
+	return done, nil
+}
+
+// copyIn fills bytes [first, last) of the batch's frames from src.
+func (fs *FS) copyIn(src Source, b *batch, first, last int64) (done int64, err error) {
+	for first+done < last {
+		buf := fs.buffer(b, first+done, last)
+		m, err := src.CopyIn(buf)
+		done += int64(m)
+		if err != nil || m < len(buf) {
+			return done, err
+		}
 	}
 	return done, nil
 }
@@ -80,7 +96,7 @@ func (i *Inode) readDirect(dst Sink, off, n int64) (done int64, err error) {
 		i.fillMu.RUnlock()
 		m := int64(0)
 		if err == nil && chunk > 0 {
-			m, err = fs.buffers(b, first, first+chunk, dst.CopyOut)
+			m, err = fs.copyOut(dst, b, first, first+chunk)
 		}
 		fs.releaseFrames(b)
 		done += m
@@ -156,7 +172,7 @@ func (i *Inode) writeDirect(src Source, off, n int64) (done int64, err error) {
 			return done, err
 		}
 		chunk := min(n-done, int64(b.n)*BlockSizeBytes-first)
-		m, err := fs.buffers(b, first, first+chunk, src.CopyIn)
+		m, err := fs.copyIn(src, b, first, first+chunk)
 		short := m < chunk
 		m -= m % fs.lbaBytes
 		if m > 0 {
@@ -224,15 +240,27 @@ func (i *Inode) edgesWritten(off, n int64) bool {
 // be filled with zeroes.
 func (i *Inode) writeThroughCache(b *batch, off, n int64) (int64, error) {
 	first := off % BlockSizeBytes
-	done, err := i.fs.buffers(b, first, first+n, func(buf []byte) (int, error) {
-		m, err := i.writeBuffered(&bytesSource{buf}, off, int64(len(buf)))
-		off += m
-		return int(m), err
-	})
+	done, err := i.writeBuffered(&framesSource{i.fs, b, first, first + n}, off, n)
 	if err == nil {
 		err = i.writeBackAll()
 	}
 	return done, err
+}
+
+// framesSource is a Source of what is in the frames of a batch.
+type framesSource struct {
+	fs          *FS
+	b           *batch
+	first, last int64
+}
+
+func (s *framesSource) CopyIn(b []byte) (done int, err error) {
+	for done < len(b) && s.first < s.last {
+		m := copy(b[done:], s.fs.buffer(s.b, s.first, s.last))
+		done += m
+		s.first += int64(m)
+	}
+	return done, nil
 }
 
 // writeFramesLocked needs wbMu and fillMu: nobody reads or writes these blocks.
@@ -240,7 +268,7 @@ func (i *Inode) writeFramesLocked(b *batch, off, n int64) error {
 	fs := i.fs
 	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
 	for index := start; index < end; {
-		b.reqs, b.vecs, b.nRuns = b.reqs[:0], b.vecs[:0], 0
+		b.resetIO()
 		next, err := i.planDirect(b, off, n, index)
 		if err == nil {
 			err = fs.writeData(b)

@@ -84,7 +84,7 @@ func (i *Inode) handOut(p *page, n int64, write bool) (PageRun, bool) {
 	i.treeMu.Unlock()
 	p.touch()
 	if write {
-		i.fs.markDirty(i)
+		i.modified() // as far as we can tell
 	}
 	if i.fs.cache.mapped.Load() > int64(i.fs.cache.limit)/2 {
 		i.fs.kickFlusher()

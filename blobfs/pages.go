@@ -35,14 +35,19 @@ func getBatch() *batch {
 }
 
 func (b *batch) reset() {
-	b.n, b.nRuns = 0, 0
-	b.reqs, b.vecs = b.reqs[:0], b.vecs[:0]
+	clear(b.pages[:b.n])
+	b.n = 0
+	b.resetIO()
+}
+
+// resetIO forgets the I/O, and keeps the pages.
+func (b *batch) resetIO() {
+	clear(b.reqs)
+	clear(b.vecs)
+	b.reqs, b.vecs, b.nRuns = b.reqs[:0], b.vecs[:0], 0
 }
 
 func (b *batch) put() {
-	clear(b.pages[:b.n])
-	clear(b.reqs[:cap(b.reqs)])
-	clear(b.vecs[:cap(b.vecs)])
 	b.reset()
 	batches.Put(b)
 }
