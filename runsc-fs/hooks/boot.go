@@ -175,6 +175,22 @@ func SeccompRules() seccomp.SyscallRules {
 	// host's journal on every commit. The call takes a descriptor only, and
 	// reaches nothing that fsync does not.
 	rules.Add(unix.SYS_FDATASYNC, seccomp.MatchAll{})
+	// A memory volume of a container that joins the sandbox is mapped after the
+	// filter is in place. The mapping differs from one that is allowed anyway by
+	// a flag that reserves no swap for it, and it cannot be executable: that
+	// the stock filter denies for all mappings.
+	rules.Add(unix.SYS_MMAP, seccomp.PerArg{
+		seccomp.AnyValue{},
+		seccomp.AnyValue{},
+		seccomp.EqualTo(unix.PROT_READ | unix.PROT_WRITE),
+		seccomp.EqualTo(unix.MAP_SHARED | unix.MAP_NORESERVE),
+	})
+	// Before that the sandbox makes sure that nobody can shorten the memory,
+	// which would kill it.
+	rules.Add(unix.SYS_FCNTL, seccomp.PerArg{
+		seccomp.NonNegativeFD{},
+		seccomp.EqualTo(unix.F_GET_SEALS),
+	})
 	return rules
 }
 
