@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -348,18 +349,22 @@ func (rig *crashRig) run(steps int) error {
 	return rig.s.Verify()
 }
 
-// crashSeed lets a failure be replayed: CRASH_SEED=n go test -run TestCrash.
+// crashSeeds returns n seeds. A failure is replayed with CRASH_SEED=seed go test
+// -run TestCrash, and CRASH_SEEDS=n explores n times as many.
 func crashSeeds(t testing.TB, n uint64) []uint64 {
-	if v := os.Getenv("CRASH_SEED"); v != "" {
-		seed, err := strconv.ParseUint(v, 10, 64)
+	number := func(name string, or uint64) uint64 {
+		v, err := strconv.ParseUint(cmp.Or(os.Getenv(name), fmt.Sprint(or)), 10, 64)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%s: %v", name, err)
 		}
-		return []uint64{seed}
+		return v
 	}
-	var seeds []uint64
-	for i := range n {
-		seeds = append(seeds, i)
+	if os.Getenv("CRASH_SEED") != "" {
+		return []uint64{number("CRASH_SEED", 0)}
+	}
+	seeds := make([]uint64, n*number("CRASH_SEEDS", 1))
+	for i := range seeds {
+		seeds[i] = uint64(i)
 	}
 	return seeds
 }

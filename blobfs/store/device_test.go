@@ -29,6 +29,7 @@ type testDevice struct {
 	dropFUA   bool                        // FUA is ignored
 	fail      func(r *nvme.Request) error // error instead of the request
 	hook      func()                      // called after each write and flush
+	before    func(r *nvme.Request)       // called before each request
 
 	mu      sync.Mutex
 	sectors []*sector         // content as read; nil: zero
@@ -73,6 +74,9 @@ func (d *testDevice) Do(reqs []nvme.Request) error {
 }
 
 func (d *testDevice) one(r *nvme.Request) error {
+	if d.before != nil {
+		d.before(r)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fail != nil {
