@@ -166,6 +166,11 @@ func TestRandomCommandsDoNoHarm(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 4))
 	h := newRawHost(t)
+	done := func() uint64 {
+		h.c.mu.Lock()
+		defer h.c.mu.Unlock()
+		return min(h.c.gone.reads, h.c.gone.writes)
+	}
 	addr := func() uint64 {
 		switch rng.IntN(6) {
 		case 0:
@@ -193,13 +198,28 @@ func TestRandomCommandsDoNoHarm(t *testing.T) {
 			}
 		}
 	}
-	for range 4000 {
+	opcodes := []uint32{spec.CmdFlush, spec.CmdWrite, spec.CmdRead, spec.CmdCompare, spec.CmdWriteZeroes, spec.CmdDSM}
+	fillIO := func(entries []spec.SubmissionEntry) {
+		for i := range entries {
+			e := &entries[i]
+			e.CDW0 = opcodes[rng.IntN(len(opcodes))] | rng.Uint32()&0xffff0000
+			e.NSID = 1 + uint32(rng.IntN(20)/19)
+			e.CDW10, e.CDW11, e.CDW12 = uint32(rng.IntN(2100)), uint32(rng.IntN(30)/29), uint32(rng.IntN(2)*rng.IntN(2100))
+			if e.OPC() == spec.CmdDSM {
+				e.CDW10, e.CDW11 = uint32(rng.IntN(256)), rng.Uint32()
+			}
+		}
+	}
+	for range 10000 {
 		for i := 0; i < 64; i++ { // lists that lead anywhere
 			binary.LittleEndian.PutUint64(h.mem[0x100000+4096*rng.IntN(64)+8*rng.IntN(512):], addr())
 		}
 		for _, off := range []uint64{rawASQ, rawSQ} {
 			entries, _ := mapQueue[spec.SubmissionEntry](h.c, dmaBase+off, rawDepth)
 			fill(entries)
+			if off == rawSQ && rng.IntN(8) != 0 {
+				fillIO(entries)
+			}
 		}
 		switch rng.IntN(12) {
 		case 0:
@@ -220,5 +240,9 @@ func TestRandomCommandsDoNoHarm(t *testing.T) {
 			h.c.Write32(spec.CQHeadDoorbell(qid, 0), uint32(rng.IntN(rawDepth+1)))
 			h.c.Read32(uint32(rng.IntN(0x2000)) &^ 3)
 		}
+	}
+	h.c.Write32(spec.RegCC, 0)
+	if done() == 0 {
+		t.Error("no read or no write was ever carried out: the test does not get deep enough")
 	}
 }
