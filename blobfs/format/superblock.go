@@ -26,10 +26,6 @@ const (
 	logStart     = bitmapSlot0 + 2
 )
 
-// FirstObject is the first object number that is given out. 0 is the volume's
-// own bookkeeping, those between are for fixed objects such as the root.
-const FirstObject = 16
-
 // Features that this version knows. A volume with an unknown Incompat bit
 // cannot be opened, with an unknown ReadOnlyCompat bit only be read; unknown
 // Compat bits are kept and ignored.

@@ -206,7 +206,7 @@ func TestNextObject(t *testing.T) {
 	for round := range 4 {
 		for range 3 {
 			n := s.NextObject()
-			if slices.Contains(used, n) || n < format.FirstObject {
+			if slices.Contains(used, n) || n < format.FirstFreeObject {
 				t.Fatalf("object %d given out twice or reserved", n)
 			}
 			used = append(used, n)
@@ -224,7 +224,7 @@ func TestNextObject(t *testing.T) {
 		closeTest(t, s)
 		s = openTest(t, dev, Options{})
 	}
-	if got := fmt.Sprint(s.NextObject()); got != fmt.Sprint(format.FirstObject+len(used)) {
+	if got := fmt.Sprint(s.NextObject()); got != fmt.Sprint(format.FirstFreeObject+len(used)) {
 		t.Errorf("next object is %s after %d", got, len(used))
 	}
 	closeTest(t, s)

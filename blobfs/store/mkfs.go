@@ -70,7 +70,7 @@ func Format(dev nvme.BlockDevice, opts FormatOptions) error {
 	s.sb = &format.Superblock{
 		Header:       format.Header{UUID: opts.UUID, Generation: 1},
 		VolumeBlocks: blocks, Flags: format.FlagClean,
-		Nodes: 1, LogEpoch: 1, LogSeq: 1, NextObject: format.FirstObject,
+		Nodes: 1, LogEpoch: 1, LogSeq: 1, NextObject: format.FirstFreeObject,
 		CreatedNs: now, MountedNs: now, WrittenNs: now,
 		Label: opts.Label, HashSeed: opts.HashSeed,
 	}
