@@ -178,10 +178,11 @@ func (fs *FS) Close() error {
 
 // volumeError gives errors of the store the meaning they have for a caller.
 func volumeError(err error) error {
+	if err == nil {
+		return nil
+	}
 	var failed *store.FailedError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &failed):
 		return err // an ErrReadOnly that says why
 	case errors.Is(err, store.ErrBadRange), errors.Is(err, store.ErrBadRun), errors.Is(err, store.ErrNotFound):

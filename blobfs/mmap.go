@@ -1,6 +1,9 @@
 package blobfs
 
-import "fmt"
+import (
+	"fmt"
+	"runtime"
+)
 
 // faultAhead is how many pages a fault that misses reads at once.
 const faultAhead = 16
@@ -21,6 +24,12 @@ func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
 	}
 	if write && i.fs.ReadOnly() {
 		return PageRun{}, ErrReadOnly
+	}
+	if c := i.fs.cache; c.mapped.Load() > int64(c.limit)/2 {
+		// The flusher takes mappings back, for which it needs a lock that our
+		// caller holds: it must be waiting for that before all pages are mapped.
+		i.fs.kickFlusher()
+		runtime.Gosched()
 	}
 	index := uint64(off) / BlockSizeBytes
 	const rounds = 1000
@@ -85,9 +94,6 @@ func (i *Inode) handOut(p *page, n int64, write bool) (PageRun, bool) {
 	p.touch()
 	if write {
 		i.modified() // as far as we can tell
-	}
-	if i.fs.cache.mapped.Load() > int64(i.fs.cache.limit)/2 {
-		i.fs.kickFlusher()
 	}
 	return run, true
 }
