@@ -90,11 +90,8 @@ func (v *Volume) openImage() error {
 		return err
 	}
 	v.File, v.ReadOnly = file, readOnly
-	switch err := flock(file); {
-	case err == unix.EWOULDBLOCK:
-		return imageError(ErrInUse, v.Path, "is in use by another process, perhaps as a volume of another registry")
-	case err != nil:
-		return imageError(ErrImage, v.Path, "cannot be locked: %v", err)
+	if err := lockImage(file, v.Path); err != nil {
+		return err
 	}
 	info, err := file.Stat()
 	if err != nil {
@@ -182,7 +179,7 @@ func probe(file *os.File, path string, sizeBytes int64) error {
 	case errors.Is(err, format.ErrNotBlobfs):
 		return imageError(ErrImage, path, "holds no blobfs; 'runsc-fs mkfs --force %s' makes one and destroys what is there", path)
 	default:
-		return imageError(ErrImage, path, "cannot be mounted: %v", err)
+		return imageError(ErrImage, path, "cannot be mounted: %v; 'runsc-fs fsck %s' shows more", err, path)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/blobfs/format"
 	"runsc-fs/nvme"
 	"runsc-fs/nvme/soft"
 )
@@ -23,8 +24,13 @@ type offline struct {
 	device nvme.BlockDevice
 }
 
-// openOffline serves the volume in file, of which it keeps a descriptor of its own.
+// openOffline serves the volume in file for reading and writing, and keeps a
+// descriptor of its own.
 func openOffline(file *os.File, kind Kind, label string) (*offline, error) {
+	return openOfflineMode(file, kind, label, false)
+}
+
+func openOfflineMode(file *os.File, kind Kind, label string, readOnly bool) (*offline, error) {
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -34,7 +40,7 @@ func openOffline(file *os.File, kind Kind, label string) (*offline, error) {
 	if kind == KindMemory {
 		backing, err = soft.NewMemfdBacking(own)
 	} else {
-		backing, err = soft.NewFileBacking(own, false)
+		backing, err = soft.NewFileBacking(own, readOnly)
 	}
 	if err != nil {
 		own.Close()
@@ -53,6 +59,38 @@ func openOffline(file *os.File, kind Kind, label string) (*offline, error) {
 
 func (o *offline) close() error { return errors.Join(o.device.Close(), o.arena.Close()) }
 
+// Inspect serves the image at path for reading while do runs, and keeps
+// sandboxes off it. The image need not hold a valid file system.
+func Inspect(path string, do func(nvme.BlockDevice) error) error {
+	file, _, err := openImage(path, true)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := lockImage(file, path); err != nil {
+		return err
+	}
+	if info, err := file.Stat(); err != nil || info.Size() < format.MinBlocks*format.BlockSizeBytes {
+		return imageError(ErrImage, path, "is too small to hold a blobfs")
+	}
+	o, err := openOfflineMode(file, KindImage, "inspect", true)
+	if err != nil {
+		return imageError(ErrImage, path, "cannot be read: %v", err)
+	}
+	return errors.Join(do(o.device), o.close())
+}
+
+// lockImage takes the exclusive lock of an open image.
+func lockImage(file *os.File, path string) error {
+	switch err := flock(file); {
+	case err == unix.EWOULDBLOCK:
+		return imageError(ErrInUse, path, "is in use by another process")
+	case err != nil:
+		return imageError(ErrImage, path, "cannot be locked: %v", err)
+	}
+	return nil
+}
+
 // Format writes an empty file system into the image at path, which must have
 // exactly sizeBytes. Whatever it holds is lost.
 func Format(path string, sizeBytes int64, label string) error {
@@ -61,10 +99,8 @@ func Format(path string, sizeBytes int64, label string) error {
 		return err
 	}
 	defer file.Close()
-	if err := flock(file); err == unix.EWOULDBLOCK {
-		return imageError(ErrInUse, path, "is in use by another process")
-	} else if err != nil {
-		return imageError(ErrImage, path, "cannot be locked: %v", err)
+	if err := lockImage(file, path); err != nil {
+		return err
 	}
 	info, err := file.Stat()
 	if err != nil {

@@ -65,7 +65,7 @@ func (c command) Execute(ctx context.Context, f *flag.FlagSet, _ ...any) subcomm
 	if _, isGroup := c.verb.(*group); !isGroup { // a group parses the flags of its verbs
 		f.SetOutput(io.Discard)
 		f.Usage = func() {}
-		args, err = operands(f)
+		args, err = getOperands(f)
 	}
 	if err == nil {
 		err = c.run(ctx, os.Stdout, args)
@@ -86,9 +86,9 @@ func usage(v verb, parent string) string {
 	return strings.Join(words, " ") + "\n"
 }
 
-// operands returns the arguments that are not flags. Other than the flag
+// getOperands returns the arguments that are not flags. Other than the flag
 // package it accepts flags behind them.
-func operands(f *flag.FlagSet) ([]string, error) {
+func getOperands(f *flag.FlagSet) ([]string, error) {
 	var operands []string
 	for f.NArg() > 0 {
 		if strings.HasPrefix(f.Arg(0), "-") && f.Arg(0) != "-" { // what follows "--" is no flag
@@ -142,7 +142,7 @@ func (g *group) run(ctx context.Context, out io.Writer, args []string) error {
 	if err != nil {
 		return fmt.Errorf("%s %s: %v; %s", g.word, v.name(), err, strings.TrimSpace(usage(v, g.word)))
 	}
-	operands, err := operands(f)
+	operands, err := getOperands(f)
 	if err == nil {
 		err = v.run(ctx, out, operands)
 	}

@@ -35,6 +35,8 @@ func commands() (map[util.SubCommand]string, []subcommands.Command) {
 	all, topics := runscCommands()
 	all[command{newVolumeGroup()}] = volumeGroup
 	all[command{&mkfs{}}] = volumeGroup
+	all[command{&fsck{}}] = volumeGroup
+	all[command{&dump{}}] = debugGroup
 	all[command{&plugin{}}] = volumeGroup
 	all[command{&install{}}] = helperGroup
 	all[command{&uninstall{}}] = helperGroup

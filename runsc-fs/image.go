@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"runsc-fs/runsc-fs/hooks"
+)
+
+// imagePath returns the image that an argument names: the path of a file, which
+// has a slash, or the name of a volume.
+func imagePath(argument string) (string, error) {
+	if strings.Contains(argument, "/") {
+		return argument, nil
+	}
+	reg, err := hooks.OpenRegistry()
+	if err != nil {
+		return "", err
+	}
+	volume, err := reg.Get(argument)
+	if err != nil {
+		return "", err
+	}
+	path := volume.ImagePath()
+	if path == "" {
+		return "", fmt.Errorf("volume %q is in memory and has no image", argument)
+	}
+	if holder, inUse, err := volume.Holder(); err == nil && inUse && holder != "" {
+		return "", fmt.Errorf("volume %q is in use by container %s", argument, holder)
+	}
+	return path, nil
+}
