@@ -12,6 +12,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/limits"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
+
+	"runsc-fs/blobfs"
 )
 
 // wantErrno checks err against an errno; nil wants success.
@@ -507,4 +509,49 @@ func TestExtendedAttributes(t *testing.T) {
 	}
 	wantErrno(t, "remove", e.vfs.RemoveXattrAt(e.ctx, e.ctx.creds, e.pop("f"), "user.a"), nil)
 	wantErrno(t, "remove again", e.vfs.RemoveXattrAt(e.ctx, e.ctx.creds, e.pop("f"), "user.a"), linuxerr.ENODATA)
+}
+
+func TestPaths(t *testing.T) {
+	e := newEnv(t)
+	e.mkdir("d")
+	e.mkdir("d/e")
+	e.create("d/e/f", "deep")
+	e.symlink("e/f", "d/rel")
+	e.symlink("/d/e/f", "abs")
+	e.symlink("../d/./e", "d/up")
+	e.symlink("d/up", "chain")
+	for _, path := range []string{
+		"d/e/f", "/d/e/f", "d//e/./f", "d/e/../e/f", "../../d/e/f", "d/rel", "abs", "d/up/f", "chain/f", "chain/../e/f",
+	} {
+		if got := e.content(path); got != "deep" {
+			t.Errorf("%s reads %q", path, got)
+		}
+	}
+	if st := e.stat("chain"); st.Mode&linux.S_IFMT != linux.S_IFLNK || st.Size != 4 {
+		t.Errorf("the link has mode %#o, size %d", st.Mode, st.Size)
+	}
+	if st := e.stat("chain/"); st.Mode&linux.S_IFMT != linux.S_IFDIR {
+		t.Errorf("behind the link with a slash is mode %#o", st.Mode)
+	}
+	// 40 links may follow each other, 41 may not.
+	e.symlink("d/e/f", "l0")
+	for n := range 40 {
+		e.symlink(fmt.Sprintf("l%d", n), fmt.Sprintf("l%d", n+1))
+	}
+	if got := e.content("l39"); got != "deep" {
+		t.Errorf("40 links lead to %q", got)
+	}
+	_, err := e.open(e.ctx, "l40", linux.O_RDONLY, 0)
+	wantErrno(t, "41 links", err, linuxerr.ELOOP)
+	long := strings.Repeat("x", blobfs.MaxSymlinkBytes)
+	e.symlink(long, "long")
+	if got, err := e.vfs.ReadlinkAt(e.ctx, e.ctx.creds, e.pop("long")); got != long || err != nil {
+		t.Errorf("the longest link has %d bytes, %v", len(got), err)
+	}
+	wantErrno(t, "a link that is too long", e.vfs.SymlinkAt(e.ctx, e.ctx.creds, e.pop("longer"), long+"x"), linuxerr.ENAMETOOLONG)
+	name := strings.Repeat("ü", 127) + "\n"
+	e.create(name, "odd")
+	if got := e.content(name); got != "odd" {
+		t.Errorf("an odd name of 255 bytes reads %q", got)
+	}
 }
