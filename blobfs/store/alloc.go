@@ -29,7 +29,10 @@ type group struct {
 	hasItem bool  // false: pristine
 	dirty   bool  // used differs from what item stands for
 	writing bool  // a checkpoint is writing the bitmap
-	bad     bool  // bitmap unreadable: nothing is allocated or freed here
+	bad     bool  // bitmap unusable: nothing is allocated or freed here
+	// condemned says that the bitmap on disk must not be used again, even if
+	// it should become readable.
+	condemned bool
 }
 
 // pendingRun is a run that a transaction has freed: allocatable once that

@@ -81,6 +81,7 @@ func (s *Store) checkpointLocked(mode checkpointMode) error {
 	for _, n := range snap.nodes {
 		n.writing = false
 	}
+	s.frozen = 0
 	s.published = snap.mark.lsn
 	s.setFloor()
 	s.mu.Unlock()
@@ -130,7 +131,7 @@ func (s *Store) freeze(final bool) (*snapshot, error) {
 	a.oldNodes = a.oldNodes[:0]
 	a.mu.Unlock()
 	s.gen++
-	s.dirty = 0
+	s.dirty, s.frozen = 0, len(snap.nodes)
 	return snap, nil
 }
 

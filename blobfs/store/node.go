@@ -129,23 +129,27 @@ func (s *Store) findLeaf(k format.Key) (*node, span, error) {
 	return n, sp, nil
 }
 
+// cleanNodes is the number of nodes in memory that could be read again. mu is
+// held, shared or not.
+func (s *Store) cleanNodes() int64 { return s.resident.Load() - int64(s.dirty) - int64(s.frozen) }
+
+// cacheFull reports whether it is time for a sweep.
+func (s *Store) cacheFull() bool { return s.cleanNodes() > s.maxResident }
+
 // sweepLocked drops clean nodes that were not used since the last sweep, until
 // the cache is well within its bound. mu is held exclusively.
 func (s *Store) sweepLocked() {
 	target := s.maxResident - s.maxResident/8
 	for range 2 { // the first round may only cool nodes down
-		if s.resident.Load() <= target {
+		if s.root.kids == nil || s.cleanNodes() <= target {
 			return
 		}
 		s.stats.sweeps.Add(1)
 		count := s.root.data.Count()
-		if s.root.kids == nil {
-			return
-		}
 		for range count {
 			s.sweepPos = (s.sweepPos + 1) % count
 			s.sweepChild(s.root, s.sweepPos, target)
-			if s.resident.Load() <= target {
+			if s.cleanNodes() <= target {
 				return
 			}
 		}
@@ -168,7 +172,7 @@ func (s *Store) sweepChild(n *node, i int, target int64) bool {
 			}
 		}
 	}
-	if s.resident.Load() <= target {
+	if s.cleanNodes() <= target {
 		return false
 	}
 	if kid.hot.Load() {

@@ -16,11 +16,14 @@ func (s *Store) View(fn func(r *Reader) error) error {
 		s.mu.RUnlock()
 		return ErrClosed
 	}
+	full := false
 	err := func() error {
 		defer s.mu.RUnlock()
-		return fn(&s.reader)
+		err := fn(&s.reader)
+		full = s.cacheFull()
+		return err
 	}()
-	if s.resident.Load() > s.maxResident {
+	if full {
 		s.mu.Lock()
 		s.sweepLocked()
 		s.mu.Unlock()

@@ -43,16 +43,55 @@ func (s *Store) replay() (logMark, error) {
 	return end, err
 }
 
+// replayRun applies a claim or free. A bitmap that is damaged cannot take it
+// in, and so must not be believed later either.
 func (s *Store) replayRun(r format.Run, c change) error {
 	err := s.checkDataRun(r)
 	if err == nil {
 		err = s.alloc.apply(r, c)
 	}
-	if errors.Is(err, ErrBadRun) || errors.Is(err, ErrBadRange) {
-		err = format.Corruptf("%v", err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrBadRun) || errors.Is(err, ErrBadRange):
+		return format.Corruptf("replaying the log: %v", err)
+	case errors.Is(err, format.ErrCorrupt):
+		s.alloc.condemn(r)
+		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("replaying the log: %w", err)
+	return fmt.Errorf("replaying the log: %w", err)
+}
+
+// condemn notes that the damaged bitmaps of a run's groups lack something that
+// happened. A part of the run in another group may be applied or not: leaking
+// it is harmless, so claims are and frees are not.
+func (a *allocator) condemn(r format.Run) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = eachGroup(r, func(g uint64, i, n int) error {
+		grp := &a.groups[g]
+		if grp.bad {
+			grp.condemned = true
+		} else if b, err := a.loadLocked(g); err == nil && allBits(&b.used, i, n, false) && allBits(&b.busy, i, n, false) {
+			return a.applyLocked(format.Run{Start: format.GroupStart(g) + format.Addr(i), Blocks: uint64(n)}, freeToUsed)
+		}
+		return nil
+	})
+}
+
+// placeCondemned makes the items of condemned groups name bitmaps that cannot
+// exist, so that the groups stay out of use until a repair.
+func (s *Store) placeCondemned() error {
+	for g := range s.alloc.groups {
+		grp := &s.alloc.groups[g]
+		if !grp.condemned {
+			continue
+		}
+		item := grp.item
+		item.Free, item.CRC = 0, ^item.CRC
+		if err := s.putDirect(format.GroupKey(uint64(g)), item.Append(nil)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+
 	"runsc-fs/blobfs/format"
 )
 
@@ -96,22 +98,31 @@ const spaceAttempts = 3
 // withSpace calls try under the allocator's lock. If it reports ErrNoSpace and
 // a checkpoint would bring the blocks it needs, one is made and try called again.
 func (s *Store) withSpace(try func(a *allocator) (need int64, err error)) error {
-	a := s.alloc
-	for attempt := 0; ; attempt++ {
-		if err := s.writable(); err != nil {
-			return err
+	var err error
+	locked := func() (again bool) {
+		if err = s.writable(); err != nil {
+			return false
 		}
+		a := s.alloc
 		a.mu.Lock()
-		need, err := try(a)
-		worth := err == ErrNoSpace && attempt < spaceAttempts && a.spareLocked()+a.pendingLocked() >= need
-		a.mu.Unlock()
-		if !worth {
-			return err
+		defer a.mu.Unlock()
+		var need int64
+		need, err = try(a)
+		return err == ErrNoSpace && a.spareLocked()+a.pendingLocked() >= need
+	}
+	again := locked()
+	for attempt := 0; again && attempt < spaceAttempts; attempt++ {
+		if failed := s.checkpointUnless(func() bool {
+			again = locked()
+			return !again
+		}); failed != nil {
+			return failed
 		}
-		if err := s.Checkpoint(); err != nil {
-			return err
+		if again {
+			again = locked()
 		}
 	}
+	return err
 }
 
 // Allocate takes up to maxBlocks contiguous blocks, at or near goal (0: no
@@ -226,6 +237,19 @@ func (a *allocator) freeNode(addr format.Addr) {
 		return
 	}
 	a.oldNodes = append(a.oldNodes, addr)
+}
+
+// freeRun frees a run of a file: it is held until the transaction is durable.
+// If the bitmap of its group is unusable, the run stays out of use instead.
+func (a *allocator) freeRun(r format.Run) (leaked bool, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err = a.applyLocked(r, usedToHeld)
+	if err != nil && !errors.Is(err, ErrBadRun) {
+		a.s.stats.leaked.Add(r.Blocks)
+		return true, nil
+	}
+	return false, err
 }
 
 // freeNewNode frees the block of a node that was never written.

@@ -104,6 +104,7 @@ type Store struct {
 	published LSN    // last one that the valid superblock contains
 	nodes     int64  // nodes of the tree
 	dirty     int    // nodes of generation gen
+	frozen    int    // nodes that a checkpoint is writing
 	changes   uint64 // counts changes to the tree, for scans in transactions
 	undoing   bool   // a transaction is being undone
 	path      treePath
@@ -207,6 +208,9 @@ func (s *Store) openForWriting(end logMark) error {
 	blocks := int(min(max(s.sb.LogBlocks/8, minLogBuffer), format.MaxRecordBlocks))
 	if err := s.log.init(s, blocks); err != nil {
 		return fmt.Errorf("store: log buffers: %w", err)
+	}
+	if err := s.placeCondemned(); err != nil {
+		return err
 	}
 	s.log.head, s.log.seq = end.pos, end.seq
 	s.log.appended, s.log.durable = end.lsn, end.lsn

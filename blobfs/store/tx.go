@@ -87,7 +87,7 @@ func (s *Store) runLocked(fn func(tx *Tx) error, freeing bool) (lsn LSN, checkpo
 			tx.rollback()
 		}
 		tx.active = false
-		if s.resident.Load() > s.maxResident {
+		if s.cacheFull() {
 			s.sweepLocked()
 		}
 		s.mu.Unlock()
@@ -134,15 +134,31 @@ func (s *Store) lockForUpdate(freeing bool) error {
 			err = s.log.commit(s.log.lastAppended(), 0)
 		case admitAfterSpace:
 			forSpace++
-			err = s.Checkpoint()
+			fallthrough
 		case admitAfterCheckpoint:
-			err = s.Checkpoint()
+			err = s.checkpointUnless(func() bool {
+				s.mu.RLock()
+				defer s.mu.RUnlock()
+				want, err := s.admitLocked(freeing, true)
+				return want < admitAfterCheckpoint || err != nil
+			})
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return ErrBusy
+}
+
+// checkpointUnless waits for the checkpoint in progress, if any, and makes one
+// unless it is no longer wanted then.
+func (s *Store) checkpointUnless(enough func() bool) error {
+	s.checkpointMu.Lock()
+	defer s.checkpointMu.Unlock()
+	if enough() {
+		return nil
+	}
+	return s.checkpointLocked(checkpointIfNeeded)
 }
 
 // admission is what must happen before a transaction may run.
@@ -155,6 +171,7 @@ const (
 	admitAfterSpace                // volume full, but a checkpoint brings blocks
 )
 
+// admitLocked says what must happen first. mu is held, shared or not.
 func (s *Store) admitLocked(freeing, retrySpace bool) (admission, error) {
 	if err := s.writable(); err != nil {
 		return admitNow, err
@@ -283,9 +300,13 @@ func (tx *Tx) changeRun(code format.OpCode, run format.Run) error {
 		}
 		tx.enc = format.AppendClaim(tx.enc, run)
 	} else {
-		if err := s.alloc.apply(run, usedToHeld); err != nil {
+		leaked, err := s.alloc.freeRun(run)
+		if err != nil {
 			// Somebody else freed them, or they never were in use.
 			return fmt.Errorf("%w: %w", format.ErrCorrupt, err)
+		}
+		if leaked {
+			return nil
 		}
 		tx.enc = format.AppendFree(tx.enc, run)
 		tx.freed = append(tx.freed, run)
