@@ -148,7 +148,6 @@ func TestExclusive(t *testing.T) {
 func TestReadOnlyMount(t *testing.T) {
 	v := newVolume(t, "--size=64M")
 	run(t, bundle("echo hello > /data/file", lab.VolumeMount(v, "/data")))
-	before := hashFile(t, inspect(t, v).Image)
 	out := run(t, bundle(`cat /data/file
 for try in 'echo x > /data/file' 'echo x > /data/new' 'rm /data/file' 'mkdir /data/d' 'chmod 600 /data/file' 'touch /data/file'; do
 	sh -c "$try" 2>&1 | grep -q 'Read-only file system' && echo refused || echo "NOT REFUSED: $try"
@@ -156,8 +155,8 @@ done`, lab.VolumeMount(v, "/data", "ro")))
 	if want := "hello\n" + strings.Repeat("refused\n", 6); out != want {
 		t.Errorf("read-only mount: %q", out)
 	}
-	if hashFile(t, inspect(t, v).Image) != before {
-		t.Error("a read-only mount changed the image")
+	if got := run(t, bundle("cat /data/file; ls -A /data", lab.VolumeMount(v, "/data"))); got != "hello\nfile\n" {
+		t.Errorf("after the read-only mount: %q", got)
 	}
 }
 

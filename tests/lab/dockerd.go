@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -18,6 +19,7 @@ import (
 type DockerdSpec struct {
 	Dir      string                   // data, logs and sockets; created
 	Runtimes map[string]DockerRuntime // OCI runtimes besides runc
+	Config   map[string]any           // more members for daemon.json
 	Env      []string                 // added to the daemon's environment; runtimes inherit it
 	Logf     Logf
 }
@@ -62,7 +64,7 @@ func StartDockerd(ctx context.Context, spec DockerdSpec) (*Dockerd, error) {
 		socket: filepath.Join(spec.Dir, "docker.sock"),
 		env:    []string{"DOCKER_CONFIG=" + filepath.Join(spec.Dir, "client"), "DOCKER_CONTEXT=", "DOCKER_API_VERSION="},
 	}
-	if err := d.writeConfig(spec.Runtimes); err != nil {
+	if err := d.writeConfig(spec); err != nil {
 		cell.Stop()
 		return nil, err
 	}
@@ -82,15 +84,18 @@ func (d *Dockerd) LogFile() string { return filepath.Join(d.dir, "dockerd.log") 
 // Socket is the path of the daemon's API socket.
 func (d *Dockerd) Socket() string { return d.socket }
 
-func (d *Dockerd) writeConfig(runtimes map[string]DockerRuntime) error {
+func (d *Dockerd) writeConfig(spec DockerdSpec) error {
 	config := map[string]any{
 		"data-root":     filepath.Join(d.dir, "data"),
 		"exec-root":     "/run/docker",
 		"pidfile":       "/run/docker.pid",
 		"hosts":         []string{"unix://" + d.socket},
 		"cgroup-parent": d.Cell.Cgroup(),
-		"runtimes":      runtimes,
 	}
+	if spec.Runtimes != nil {
+		config["runtimes"] = spec.Runtimes
+	}
+	maps.Copy(config, spec.Config)
 	b, err := json.MarshalIndent(config, "", "\t")
 	if err != nil {
 		return err
