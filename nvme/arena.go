@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"os"
 	"sync"
 	"unsafe"
 
@@ -35,17 +36,18 @@ type ArenaOptions struct {
 	HugePages bool
 }
 
-// Arena is the memory that a controller may reach by DMA: one memfd, mapped
-// shared and contiguous. A byte's device address is the base address that the
-// transport chose plus the byte's offset in the arena.
+// Arena is the memory that a controller may reach by DMA: a memfd, or a range
+// of a file of memory, mapped shared and contiguous. A byte's device address is
+// the base address that the transport chose plus the byte's offset in the arena.
 //
 // All methods except Close may be called concurrently. Memory is handed out in
 // pages of PageSizeBytes; its content is undefined, and may be what an earlier
 // owner left there.
 type Arena struct {
-	fd   int
-	mem  []byte
-	base uintptr
+	fd         int
+	fileOffset int64
+	mem        []byte
+	base       uintptr
 
 	mu sync.Mutex
 	// Free pages as a bitmap (bit set: free) with summary levels above it: a
@@ -76,20 +78,54 @@ func NewArena(opts ArenaOptions) (*Arena, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("nvme: sizing the arena to %d bytes: %w", size, err)
 	}
-	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
+	a, err := mapArena(fd, 0, size)
+	if err != nil {
+		return nil, err
+	}
+	if opts.HugePages {
+		_ = unix.Madvise(a.mem, unix.MADV_HUGEPAGE) // a wish, not a need
+	}
+	return a, nil
+}
+
+// NewArenaFromFile makes an arena of a range of memory that others share: a
+// memfd or a file of a memory file system, whose range [offset, offset+size) has
+// to exist already and is the arena's alone. It serves controllers that reach
+// a whole machine's memory by its file. The arena keeps a duplicate of the
+// descriptor and its content until Close. A file that is cut short afterwards
+// kills the process with SIGBUS.
+func NewArenaFromFile(f *os.File, offsetBytes, sizeBytes int64) (*Arena, error) {
+	if sizeBytes < PageSizeBytes || sizeBytes > maxArenaBytes || offsetBytes < 0 || (offsetBytes|sizeBytes)%PageSizeBytes != 0 {
+		return nil, fmt.Errorf("nvme: an arena of %d bytes at %d of %s is not made of whole pages", sizeBytes, offsetBytes, f.Name())
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("nvme: %w", err)
+	}
+	if info.Size() < sizeBytes || info.Size()-sizeBytes < offsetBytes {
+		return nil, fmt.Errorf("nvme: %s ends at %d, before an arena of %d bytes at %d", f.Name(), info.Size(), sizeBytes, offsetBytes)
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("nvme: %w", err)
+	}
+	return mapArena(fd, offsetBytes, sizeBytes)
+}
+
+// mapArena maps the range of fd, which becomes the arena's, also on failure.
+func mapArena(fd int, offset, size int64) (*Arena, error) {
+	mem, err := unix.Mmap(fd, offset, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("nvme: mapping the arena of %d bytes: %w", size, err)
 	}
-	if opts.HugePages {
-		_ = unix.Madvise(mem, unix.MADV_HUGEPAGE) // a wish, not a need
-	}
 	a := &Arena{
-		fd:        fd,
-		mem:       mem,
-		base:      uintptr(unsafe.Pointer(unsafe.SliceData(mem))),
-		pages:     int(size / PageSizeBytes),
-		freePages: int(size / PageSizeBytes),
+		fd:         fd,
+		fileOffset: offset,
+		mem:        mem,
+		base:       uintptr(unsafe.Pointer(unsafe.SliceData(mem))),
+		pages:      int(size / PageSizeBytes),
+		freePages:  int(size / PageSizeBytes),
 	}
 	for n := a.pages; ; {
 		words := (n + 63) / 64
@@ -112,6 +148,9 @@ func NewArena(opts ArenaOptions) (*Arena, error) {
 // FD is the memfd behind the arena. It stays the arena's.
 func (a *Arena) FD() int { return a.fd }
 
+// FileOffset is where the arena begins in FD: 0 for NewArena.
+func (a *Arena) FileOffset() int64 { return a.fileOffset }
+
 // SizeBytes is the size of the mapping.
 func (a *Arena) SizeBytes() int64 { return int64(len(a.mem)) }
 
@@ -125,8 +164,8 @@ func (a *Arena) FreePages() int {
 	return a.freePages
 }
 
-// Offset tells where b begins, as an offset in the mapping and in FD. It
-// reports false unless all of b lies in the arena.
+// Offset tells where b begins, as an offset in the mapping, and in FD from
+// FileOffset. It reports false unless all of b lies in the arena.
 func (a *Arena) Offset(b []byte) (off int64, ok bool) {
 	p := uintptr(unsafe.Pointer(unsafe.SliceData(b))) - a.base
 	if p >= uintptr(len(a.mem)) || uintptr(len(b)) > uintptr(len(a.mem))-p {
@@ -172,7 +211,7 @@ func (a *Arena) Free(b []byte) {
 	first, pages := int(off/PageSizeBytes), len(b)/PageSizeBytes
 	if pages >= punchPages {
 		// Failure keeps the memory resident, nothing else.
-		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, int64(len(b)))
+		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, a.fileOffset+off, int64(len(b)))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

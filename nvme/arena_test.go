@@ -3,6 +3,7 @@ package nvme
 import (
 	"errors"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 )
@@ -183,4 +184,55 @@ func TestArenaMisuse(t *testing.T) {
 	mustPanic("foreign free", func() { a.Free(make([]byte, PageSizeBytes)) })
 	a.Free(b)
 	mustPanic("double free", func() { a.Free(b) })
+}
+
+func TestArenaFromFile(t *testing.T) {
+	const page = PageSizeBytes
+	f, err := os.CreateTemp(t.TempDir(), "ram")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := f.Truncate(100 * page); err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range [][2]int64{{0, 0}, {0, 101 * page}, {96 * page, 5 * page}, {-page, page}, {1, page}, {0, page + 1}, {200 * page, page}} {
+		if a, err := NewArenaFromFile(f, bad[0], bad[1]); err == nil {
+			a.Close()
+			t.Errorf("an arena of %d bytes at %d", bad[1], bad[0])
+		}
+	}
+	a, err := NewArenaFromFile(f, 16*page, 80*page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.SizeBytes() != 80*page || a.FileOffset() != 16*page {
+		t.Errorf("%d bytes at %d", a.SizeBytes(), a.FileOffset())
+	}
+	run, err := a.Alloc(punchPages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	off, ok := a.Offset(run)
+	run[3] = 42
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], 16*page+off+3); err != nil || !ok || b[0] != 42 {
+		t.Errorf("the file has %d at the place of 42: %v", b[0], err)
+	}
+	if _, err := f.WriteAt([]byte{7}, 16*page-1); err != nil {
+		t.Fatal(err)
+	}
+	a.Free(run) // gives back its own range of the file, nothing else
+	if _, err := f.ReadAt(b[:], 16*page+off+3); err != nil || b[0] != 0 {
+		t.Errorf("the file has %d at a place given back: %v", b[0], err)
+	}
+	if _, err := f.ReadAt(b[:], 16*page-1); err != nil || b[0] != 7 {
+		t.Errorf("the file lost what lies before the arena: %d, %v", b[0], err)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Stat(); err != nil {
+		t.Errorf("closing the arena closed the file: %v", err)
+	}
 }
