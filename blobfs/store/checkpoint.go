@@ -42,6 +42,21 @@ func (s *Store) Checkpoint() error {
 	return s.checkpointLocked(checkpointIfNeeded)
 }
 
+// startCheckpoint makes a checkpoint in the background, unless one has already
+// been started. A failure is remembered by the store.
+func (s *Store) startCheckpoint() {
+	if s.inline {
+		_ = s.Checkpoint()
+		return
+	}
+	if s.started.CompareAndSwap(false, true) {
+		go func() {
+			defer s.started.Store(false)
+			_ = s.Checkpoint()
+		}()
+	}
+}
+
 // checkpointMode says why a checkpoint is made.
 type checkpointMode int
 

@@ -47,6 +47,8 @@ func newCrashRig(t testing.TB, seed uint64, sizeBytes int64, volatileCache bool)
 	rig.dev = newTestDevice(t, sizeBytes, volatileCache)
 	formatTest(t, rig.dev)
 	rig.s = openTest(t, rig.dev, Options{NodeCacheBytes: 1 << 20})
+	rig.s.inline = true
+	t.Cleanup(func() { rig.s.Close() })
 	rig.dev.hook = rig.cut
 	return rig
 }
@@ -336,7 +338,9 @@ func (rig *crashRig) run(steps int) error {
 					return err
 				}
 				rig.ack(last)
-				rig.s, err = Open(rig.dev, Options{NodeCacheBytes: 1 << 20, Now: testNow})
+				if rig.s, err = Open(rig.dev, Options{NodeCacheBytes: 1 << 20, Now: testNow}); err == nil {
+					rig.s.inline = true
+				}
 			}
 		}
 		if err != nil {
@@ -403,6 +407,8 @@ func TestCrashConcurrent(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rig := newCrashRig(t, seed, 8<<20, true)
 			rig.every, rig.cuts = 12, 1
+			rig.s.inline = false
+			rig.s.dirtySoft = 20
 			var wg sync.WaitGroup
 			for w := range uint64(4) {
 				rnd := rand.New(rand.NewPCG(seed, 100+w))

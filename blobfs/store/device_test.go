@@ -219,6 +219,7 @@ func openTest(t testing.TB, dev nvme.BlockDevice, opts Options) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { s.Close() }) // nothing may go on behind the arena's end
 	return s
 }
 

@@ -93,6 +93,7 @@ type Store struct {
 	log   logWriter
 	alloc *allocator
 
+	started      atomic.Bool // a checkpoint in the background
 	checkpointMu sync.Mutex
 	pair         int // the valid pair of superblock slots
 	writer       blockWriter
@@ -117,6 +118,7 @@ type Store struct {
 	maxResident          int64
 	dirtySoft, dirtyHard int
 	maxGroups            int
+	inline               bool // no checkpoints in the background: tests that must repeat exactly
 }
 
 // Open opens the volume on dev: it chooses the newest superblock and replays

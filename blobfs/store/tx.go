@@ -69,10 +69,8 @@ func (s *Store) update(fn func(tx *Tx) error, freeing bool) (LSN, error) {
 		return 0, err
 	}
 	lsn, checkpoint, err := s.runLocked(fn, freeing)
-	if err == nil && checkpoint && s.checkpointMu.TryLock() {
-		// A failure is remembered; the transaction itself has succeeded.
-		_ = s.checkpointLocked(checkpointIfNeeded)
-		s.checkpointMu.Unlock()
+	if err == nil && checkpoint {
+		s.startCheckpoint()
 	}
 	return lsn, err
 }
