@@ -2,6 +2,7 @@ package sentry
 
 import (
 	goContext "context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/ktime"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/state"
+
+	"runsc-fs/blobfs"
 )
 
 // Register makes blobfs a file system type of vfsObj. Applications see it in
@@ -54,6 +57,9 @@ func (t *FilesystemType) GetFilesystem(ctx context.Context, vfsObj *vfs.VirtualF
 		return nil, nil, err
 	}
 	fs, err := v.mount(vfsObj, t, mopts)
+	if errors.Is(err, blobfs.ErrCorrupt) {
+		err = fmt.Errorf("%w; 'runsc-fs fsck %s' shows more", err, v.spec.Name)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", v.spec.Name, err)
 	}
