@@ -3,8 +3,11 @@
 BIN     := bin/runsc-fs
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-GOFLAGS_BUILD := -modfile .build/go.mod -trimpath
+GOFLAGS_BUILD := -modfile .build/go.mod -trimpath -buildvcs=false
 LDFLAGS := -s -w -X gvisor.dev/gvisor/runsc/version.version=runsc-fs-$(VERSION)
+
+# The packages with tests of their own, besides the end-to-end tests.
+UNIT := ./nvme/... ./blobfs/... ./sentry/... ./gofer/... ./oci/... ./runsc-fs/... ./tests/...
 
 export CGO_ENABLED := 0
 
@@ -28,6 +31,37 @@ vet: hooks
 	@$(GO) vet ./...
 	@GOARCH=arm64 $(GO) vet ./...
 	@$(GO) vet $(GOFLAGS_BUILD) ./runsc-fs/...
+
+## lint: check what no compiler checks: imports, layout, file lengths, documents
+.PHONY: lint
+lint:
+	@$(GO) test -count=1 ./tests/lint
+
+## unit: run the tests that need neither root nor containers, with and without costly checks
+.PHONY: unit
+unit:
+	@$(GO) test -timeout 15m $(UNIT)
+	@$(GO) test -timeout 15m -tags invariants $(filter-out ./runsc-fs/... ./tests/...,$(UNIT))
+
+## e2e: run the tests with containers, dockerd, PostgreSQL, fio and SQLite; as root
+.PHONY: e2e
+e2e: build
+	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -v $(if $(RUN),-run '$(RUN)') ./tests/e2e
+
+## demo: run PostgreSQL on a blobfs volume with Docker and look on; as root
+.PHONY: demo
+demo:
+	@$(GO) run ./tests/demo
+
+## test: everything that CI runs
+.PHONY: test
+test:
+	@tests/step.sh build $(MAKE) --no-print-directory build
+	@tests/step.sh vet $(MAKE) --no-print-directory vet
+	@tests/step.sh lint $(MAKE) --no-print-directory lint
+	@tests/step.sh unit $(MAKE) --no-print-directory unit
+	@tests/step.sh e2e $(MAKE) --no-print-directory e2e
+	@tests/step.sh help $(MAKE) --no-print-directory help
 
 ## clean: remove what was built
 .PHONY: clean
