@@ -382,7 +382,7 @@ func (i *Inode) removeName(name string, child *Inode, dir bool) error {
 		return err
 	}
 	fs := i.fs
-	var victim *Inode
+	var victim victim
 	err := fs.updateFreeing(func(tx *txn) error {
 		slot, err := fs.findEntry(tx, i, name)
 		switch {
@@ -397,11 +397,11 @@ func (i *Inode) removeName(name string, child *Inode, dir bool) error {
 		case !dir && slot.typ == ModeDir:
 			return ErrIsDir
 		}
-		if victim, err = fs.entryInode(tx, i, name, &slot); err != nil {
+		if victim.inode, err = fs.entryInode(tx, i, name, &slot); err != nil {
 			return err
 		}
 		if dir {
-			if err := fs.checkEmpty(tx, victim); err != nil {
+			if err := fs.checkEmpty(tx, victim.inode); err != nil {
 				return err
 			}
 		}
@@ -414,33 +414,10 @@ func (i *Inode) removeName(name string, child *Inode, dir bool) error {
 		} else {
 			tx.changeDir(i, now, -1, 0)
 		}
-		return tx.dropLink(victim, now)
+		return tx.dropLink(&victim, now)
 	})
-	if victim != nil {
-		victim.DecRef()
-	}
+	victim.settle(err)
 	return err
-}
-
-// dropLink takes one name from an inode; a directory has only one. Without
-// names it becomes an orphan, which goes with the last reference.
-func (tx *txn) dropLink(i *Inode, now int64) error {
-	last := false
-	tx.change(i, now, func(a *inodeAttrs) {
-		if i.typ == ModeDir {
-			a.nlink = 0
-		} else {
-			a.nlink--
-		}
-		last = a.nlink == 0
-	})
-	if !last {
-		return nil
-	}
-	i.mu.Lock()
-	i.linkable = false
-	i.mu.Unlock()
-	return tx.putOrphan(i, format.OrphanUnlinked)
 }
 
 // checkEmpty fails with ErrNotEmpty if the directory has an entry.

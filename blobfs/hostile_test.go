@@ -15,7 +15,7 @@ import (
 
 var (
 	hostileSeed   = flag.Uint64("hostile.seed", 0, "seed of the hostile image test; 0: from the clock")
-	hostileImages = flag.Int("hostile.images", 150, "images that the hostile image test makes")
+	hostileImages = flag.Int("hostile.images", 60, "images that the hostile image test makes")
 )
 
 // hostileBase makes a file system with some of everything.

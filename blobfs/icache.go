@@ -181,12 +181,37 @@ func (i *Inode) DecRef() {
 	}
 }
 
-// putBack is DecRef for those who must not start a transaction: an inode
-// without a name waits for the next mount.
+// putBack is DecRef for those who must not start a transaction: freeing an
+// inode without a name is left to the flusher.
 func (i *Inode) putBack() {
-	if i.refs.Add(-1) == 0 {
-		i.settle(false)
+	if i.refs.Add(-1) > 0 {
+		return
 	}
+	if !i.hasLinks() {
+		i.fs.markDirty(i)
+	}
+	i.settle(false)
+}
+
+// tryDie marks an inode dying to which the caller has the only reference, so
+// that nobody else gets one.
+func (i *Inode) tryDie() bool {
+	s := i.fs.inodes.shard(i.ino)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i.refs.Load() != 1 || i.dying || s.m[i.ino] != i {
+		return false
+	}
+	i.dying = true
+	return true
+}
+
+// revive undoes tryDie.
+func (i *Inode) revive() {
+	s := i.fs.inodes.shard(i.ino)
+	s.mu.Lock()
+	i.dying = false
+	s.mu.Unlock()
 }
 
 // settle moves an unreferenced inode to the idle list or, if reclaim is set,

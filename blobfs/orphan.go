@@ -36,24 +36,76 @@ func (fs *FS) updateInSteps(step func(tx *txn, limit int) (done bool, err error)
 	}
 }
 
+// victim is an inode that loses a name in a transaction, with a reference.
+type victim struct {
+	inode *Inode
+	dying bool // nobody else has a reference, nor gets one
+	gone  bool // freed in the transaction itself
+}
+
+// How much of an inode the transaction that takes its last name frees at once:
+// little enough that it succeeds on a full volume.
+const (
+	victimExtents = 5
+	victimItems   = 6
+)
+
+// dropLink takes one name from an inode; a directory has only one. Without a
+// name and a reference it is freed, at once if it is small. Otherwise it
+// becomes an orphan, which goes with the last reference.
+func (tx *txn) dropLink(v *victim, now int64) error {
+	i := v.inode
+	last := false
+	tx.change(i, now, func(a *inodeAttrs) {
+		if i.typ == ModeDir {
+			a.nlink = 0
+		} else {
+			a.nlink--
+		}
+		last = a.nlink == 0
+	})
+	if !last {
+		return nil
+	}
+	i.mu.Lock()
+	i.linkable = false
+	i.mu.Unlock()
+	if v.dying = i.tryDie(); v.dying {
+		done, err := tx.destroy(i, victimExtents, victimItems)
+		if err != nil || done {
+			v.gone = done
+			return err
+		}
+	}
+	return tx.putOrphan(i, format.OrphanUnlinked)
+}
+
+// settle gives up the reference after the transaction, which has ended with err.
+func (v *victim) settle(err error) {
+	i := v.inode
+	switch {
+	case i == nil:
+	case !v.dying:
+		i.DecRef()
+	case err != nil:
+		i.revive()
+		i.DecRef()
+	case v.gone:
+		i.dropAllPages()
+		i.ext.reset()
+		i.fs.inodes.forget(i)
+	default:
+		i.fs.reclaim(i)
+	}
+}
+
 // reclaim frees an inode that has no name and no reference. If it fails, the
 // next mount tries again.
 func (fs *FS) reclaim(i *Inode) {
 	i.dropAllPages()
 	i.wbMu.Lock()
 	err := fs.updateInSteps(func(tx *txn, limit int) (bool, error) {
-		tx.touch(i)
-		next, err := tx.unmap(i, 0, format.MaxFileBlocks, limit, func(p piece) error { return tx.free(i, p) })
-		if err != nil || next < format.MaxFileBlocks {
-			return false, err
-		}
-		if more, err := tx.deleteItems(i.ino, limit); err != nil || more {
-			return false, err
-		}
-		if err := tx.dropOrphan(i); err != nil {
-			return false, err
-		}
-		return true, tx.remove(i)
+		return tx.destroy(i, limit, limit)
 	})
 	i.ext.reset()
 	i.wbMu.Unlock()
@@ -61,6 +113,23 @@ func (fs *FS) reclaim(i *Inode) {
 		fs.opts.Logf("blobfs: freeing inode %d: %v", i.ino, err)
 	}
 	fs.inodes.forget(i)
+}
+
+// destroy frees at most that many extents and items of an inode that nobody
+// uses, and then the inode itself, and reports whether it got that far.
+func (tx *txn) destroy(i *Inode, extents, items int) (done bool, err error) {
+	tx.touch(i)
+	next, err := tx.unmap(i, 0, format.MaxFileBlocks, extents, func(p piece) error { return tx.free(i, p) })
+	if err != nil || next < format.MaxFileBlocks {
+		return false, err
+	}
+	if more, err := tx.deleteItems(i.ino, items); err != nil || more {
+		return false, err
+	}
+	if err := tx.dropOrphan(i); err != nil {
+		return false, err
+	}
+	return true, tx.remove(i)
 }
 
 // deleteItems deletes all items of an object but the inode itself, at most

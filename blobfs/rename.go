@@ -19,6 +19,7 @@ type renaming struct {
 	newName        string
 	from, to       dirSlot
 	src, dst       *Inode // dst is nil when the new name is free
+	victim         victim // dst, if it loses its name
 	now            int64
 }
 
@@ -73,7 +74,9 @@ func (fs *FS) Rename(oldDir *Inode, oldName string, newDir *Inode, newName strin
 	if r.src != nil {
 		r.src.DecRef()
 	}
-	if r.dst != nil {
+	if r.victim.inode != nil {
+		r.victim.settle(err)
+	} else if r.dst != nil {
 		r.dst.DecRef()
 	}
 	return err
@@ -239,7 +242,8 @@ func (r *renaming) move(whiteout *Inode) error {
 		if r.dst.typ == ModeDir {
 			toLinks--
 		}
-		if err := tx.dropLink(r.dst, r.now); err != nil {
+		r.victim.inode = r.dst
+		if err := tx.dropLink(&r.victim, r.now); err != nil {
 			return err
 		}
 	}

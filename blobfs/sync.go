@@ -176,7 +176,7 @@ func (fs *FS) writeBackSome(pages int64) error {
 		if again || i.nDirty.Load() > 0 {
 			fs.markDirty(i)
 		}
-		i.putBack()
+		i.DecRef()
 	}
 	return errs
 }

@@ -92,7 +92,7 @@ func Check(dev nvme.BlockDevice, opts Options) (*Report, error) {
 				"part of the metadata is unreadable; lost inodes, too few names and leaked blocks are not looked for")
 		}
 	}
-	c.rep.Complete = ok && len(c.damage) == 0
+	c.rep.Complete = ok && len(c.damage) == 0 && c.rep.Counters.UnknownGroups == 0
 	c.rep.finish()
 	return c.rep, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // readAhead is how many blocks are read with one request where many lie side
 // by side.
-const readAhead = 64
+const readAhead = 32
 
 // blockReader reads blocks through a buffer in the device's arena.
 type blockReader struct {

@@ -22,12 +22,14 @@ type memDevice struct {
 	arena    *nvme.Arena
 	blocks   uint64
 	volatile bool
-	failing  map[uint64]bool // blocks that cannot be read
-	hook     func()          // called after each write and flush, with nothing locked
+	// Lies of the device.
+	ignoreFlush, ignoreFUA bool
+	failing                map[uint64]bool // blocks that cannot be read
+	hook                   func()          // called after each write and flush, with nothing locked
 
 	mu      sync.Mutex
 	data    map[uint64]*blockData
-	durable map[uint64]*blockData // of blocks written since the last flush: what was there before
+	durable map[uint64]*blockData // of blocks written since the last flush: what was there before; nil: zeroes
 	writes  int
 }
 
@@ -107,24 +109,27 @@ func (d *memDevice) one(r *nvme.Request) error {
 			off += n
 		}
 	case nvme.OpFlush:
-		clear(d.durable)
+		if !d.ignoreFlush {
+			clear(d.durable)
+		}
 	}
 	return nil
 }
 
-// change returns the content of a block that is about to be written.
+// change returns the content of a block that is about to be written: a copy,
+// so that clones may share what was there.
 func (d *memDevice) change(at uint64, fua bool) *blockData {
 	d.writes++
-	b := d.data[at]
-	if b == nil {
-		b = new(blockData)
-		d.data[at] = b
+	before := d.data[at]
+	b := new(blockData)
+	if before != nil {
+		*b = *before
 	}
-	if !d.volatile || fua {
+	d.data[at] = b
+	if !d.volatile || fua && !d.ignoreFUA {
 		delete(d.durable, at)
-	} else if d.durable[at] == nil {
-		before := *b
-		d.durable[at] = &before
+	} else if _, known := d.durable[at]; !known {
+		d.durable[at] = before
 	}
 	return b
 }
@@ -132,14 +137,12 @@ func (d *memDevice) change(at uint64, fua bool) *blockData {
 // block is the content of a block, for changing it.
 func (d *memDevice) block(a format.Addr) []byte { return d.change(uint64(a), true)[:] }
 
+// clone returns a device with the same content, all of it durable.
 func (d *memDevice) clone() *memDevice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	c := newMemDevice(d.blocks)
-	for at, b := range d.data {
-		copied := *b
-		c.data[at] = &copied
-	}
+	c.data = maps.Clone(d.data)
 	return c
 }
 
@@ -151,12 +154,17 @@ func (d *memDevice) crash(rnd *rand.Rand) *memDevice {
 	defer d.mu.Unlock()
 	share := []float64{0, 1, 0.1, 0.5, 0.9}[rnd.IntN(5)]
 	for _, at := range slices.Sorted(maps.Keys(d.durable)) {
+		b, before := c.change(at, true), d.durable[at]
+		if before == nil {
+			before = new(blockData)
+		}
 		for off := 0; off < format.BlockSizeBytes; off += sectorBytes {
 			if rnd.Float64() >= share {
-				copy(c.data[at][off:off+sectorBytes], d.durable[at][off:])
+				copy(b[off:off+sectorBytes], before[off:])
 			}
 		}
 	}
+	c.volatile = true
 	return c
 }
 

@@ -41,8 +41,7 @@ type logChain struct {
 
 func (c *checker) newLogChain() *logChain {
 	return &logChain{
-		c: c, pos: c.sb.LogPos, seq: c.sb.LogSeq,
-		data: make([]byte, format.MaxRecordBlocks*format.BlockSizeBytes),
+		c: c, pos: c.sb.LogPos, seq: c.sb.LogSeq, data: make([]byte, format.BlockSizeBytes),
 	}
 }
 
@@ -85,12 +84,15 @@ func (l *logChain) readAt(pos uint32, epoch uint64) (bool, error) {
 	if !ok || rec.Blocks() > sb.LogBlocks-pos {
 		return false, nil
 	}
-	whole := l.data[:rec.Blocks()*format.BlockSizeBytes]
-	if err := l.c.io.read(addr+1, whole[format.BlockSizeBytes:]); err != nil {
+	size := int(rec.Blocks()) * format.BlockSizeBytes // at most MaxRecordBlocks
+	if size > len(l.data) {
+		l.data = append(make([]byte, 0, size), first...)[:size]
+	}
+	if err := l.c.io.read(addr+1, l.data[format.BlockSizeBytes:size]); err != nil {
 		return false, err
 	}
 	l.rec = rec
-	return rec.CheckCRC(whole), nil
+	return rec.CheckCRC(l.data[:size]), nil
 }
 
 // record is the bytes of the current record.

@@ -208,6 +208,7 @@ func (c *checker) checkWindow() {
 		b := touched[g]
 		if b == nil {
 			if !c.readBitmap(g, st, &used) {
+				c.rep.Counters.UnknownGroups++
 				continue
 			}
 			b = &used

@@ -245,7 +245,7 @@ func TestHostileImages(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 3))
 	opened, tried := 0, 0
 	for i := range h.blocks {
-		for range 12 {
+		for range 6 {
 			data := make([]byte, 5*(1+rnd.IntN(3)))
 			for j := range data {
 				data[j] = byte(rnd.Uint32())

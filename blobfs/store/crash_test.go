@@ -374,7 +374,7 @@ func crashSeeds(t testing.TB, n uint64) []uint64 {
 }
 
 func TestCrash(t *testing.T) {
-	for _, seed := range crashSeeds(t, 3) {
+	for _, seed := range crashSeeds(t, 2) {
 		for _, volatileCache := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d/cache=%v", seed, volatileCache), func(t *testing.T) {
 				rig := newCrashRig(t, seed, 8<<20, volatileCache)
@@ -403,7 +403,7 @@ func TestCrashLogWrap(t *testing.T) {
 
 // TestCrashConcurrent has several writers that commit at the same time.
 func TestCrashConcurrent(t *testing.T) {
-	for _, seed := range crashSeeds(t, 2) {
+	for _, seed := range crashSeeds(t, 1) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rig := newCrashRig(t, seed, 8<<20, true)
 			rig.every, rig.cuts = 12, 1

@@ -15,9 +15,9 @@ var errInjected = errors.New("injected fault")
 // TestFaults makes one device operation fail, each in turn, or all from it on.
 func TestFaults(t *testing.T) {
 	sticky, transient := 0, 0
-	for n := range 140 {
+	for n := range 60 {
 		for _, forever := range []bool{false, true} {
-			failed := faultRun(t, n*3, forever)
+			failed := faultRun(t, n*5, forever)
 			if failed {
 				sticky++
 			} else {
