@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strings"
 
+	"runsc-fs/gofer"
 	"runsc-fs/runsc-fs/hooks"
 )
 
 // imagePath returns the image that an argument names: the path of a file, which
-// has a slash, or the name of a volume.
+// has a slash, or the name of a volume. The path is also returned with a
+// gofer.ErrInUse.
 func imagePath(argument string) (string, error) {
 	if strings.Contains(argument, "/") {
 		return argument, nil
@@ -26,7 +28,13 @@ func imagePath(argument string) (string, error) {
 		return "", fmt.Errorf("volume %q is in memory and has no image", argument)
 	}
 	if holder, inUse, err := volume.Holder(); err == nil && inUse && holder != "" {
-		return "", fmt.Errorf("volume %q is in use by container %s", argument, holder)
+		return path, inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
 	}
 	return path, nil
 }
+
+// inUseError is a gofer.ErrInUse that names the container.
+type inUseError struct{ text string }
+
+func (e inUseError) Error() string        { return e.text }
+func (e inUseError) Is(target error) bool { return target == gofer.ErrInUse }

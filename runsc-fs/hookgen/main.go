@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // gvisorModule is the module that gets the hooks.
@@ -44,10 +46,15 @@ func run(root, out string) error {
 	if err != nil {
 		return err
 	}
+	if err := os.MkdirAll(build, 0o755); err != nil {
+		return err
+	}
+	unlock, err := lock(filepath.Join(build, "hookgen.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if have, err := os.ReadFile(stampFile); err != nil || string(have) != stamp {
-		if err := os.MkdirAll(build, 0o755); err != nil {
-			return err
-		}
 		if err := generate(mod, target, stampFile, stamp); err != nil {
 			return err
 		}
@@ -56,20 +63,41 @@ func run(root, out string) error {
 	return writeModFiles(root, out)
 }
 
-// generate replaces target by a fresh copy with hooks. The stamp is removed
-// first and written last, so an interrupted run is repeated.
+// lock keeps two builds from making the copy at the same time.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// generate replaces target by a fresh copy with hooks. The copy is complete
+// before it takes its place, and the stamp is removed first and written last,
+// so an interrupted run is repeated.
 func generate(mod module, target, stampFile, stamp string) error {
+	next := target + ".new"
+	if err := os.RemoveAll(next); err != nil {
+		return err
+	}
+	if err := copyModule(mod.Dir, next); err != nil {
+		return fmt.Errorf("copying %s: %w", gvisorModule, err)
+	}
+	if err := applyAll(next, hookTable); err != nil {
+		return fmt.Errorf("%s %s: %w", gvisorModule, mod.Version, err)
+	}
 	if err := os.Remove(stampFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.RemoveAll(target); err != nil {
 		return err
 	}
-	if err := copyModule(mod.Dir, target); err != nil {
-		return fmt.Errorf("copying %s: %w", gvisorModule, err)
-	}
-	if err := applyAll(target, hookTable); err != nil {
-		return fmt.Errorf("%s %s: %w", gvisorModule, mod.Version, err)
+	if err := os.Rename(next, target); err != nil {
+		return err
 	}
 	return os.WriteFile(stampFile, []byte(stamp), 0o644)
 }

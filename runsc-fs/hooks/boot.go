@@ -68,7 +68,7 @@ func Setup(totalMemory uint64) error {
 func arenaBytes(totalMemory uint64) int64 {
 	const (
 		least = 64 << 20
-		most  = 1 << 30
+		most  = 4 << 30
 	)
 	if totalMemory == 0 {
 		return sentry.DefaultArenaBytes
