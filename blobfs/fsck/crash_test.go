@@ -2,10 +2,71 @@ package fsck
 
 import (
 	"bytes"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"runsc-fs/blobfs"
 )
+
+// crashRun does random things and checks one in so many of the images that a
+// power cut after a write or flush may leave, before and after a mount.
+func crashRun(t *testing.T, seed uint64, steps, oneIn int) (images int) {
+	w := newWorkload(t, seed, 4096)
+	cuts := rand.New(rand.NewPCG(seed, 2))
+	var pending []*memDevice
+	hook := func() {
+		if cuts.IntN(oneIn) == 0 {
+			pending = append(pending, w.dev.crash(cuts))
+		}
+	}
+	w.dev.hook = hook
+	for step := range steps {
+		w.step()
+		if step%1000 == 999 {
+			w.close()
+			w.mount()
+		}
+		w.dev.hook = nil
+		for _, image := range pending {
+			images++
+			when := fmt.Sprintf("seed %d, cut %d in step %d", seed, images, step)
+			wantSound(t, check(t, image, Options{}), when)
+			checkRecovery(t, image, when)
+		}
+		pending = pending[:0]
+		w.dev.hook = hook
+	}
+	w.dev.hook = nil
+	w.close()
+	return images
+}
+
+func TestCrashes(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprintf("seed%d", seed), func(t *testing.T) {
+			if n := crashRun(t, 100+seed, 1500, 3); n < 100 {
+				t.Errorf("only %d images were checked", n)
+			}
+		})
+	}
+}
+
+func checkRecovery(t *testing.T, image *memDevice, when string) {
+	t.Helper()
+	fs, err := blobfs.Mount(image, blobfs.MountOptions{CacheBytes: 1 << 20, CommitInterval: -1})
+	if err != nil {
+		t.Fatalf("%s: mounting: %v", when, err)
+	}
+	if err := fs.Close(); err != nil {
+		t.Fatalf("%s: closing: %v", when, err)
+	}
+	r := check(t, image, Options{})
+	wantSound(t, r, when+", recovered")
+	if r.Counters.Orphans > 0 {
+		t.Errorf("%s: %d orphans are left", when, r.Counters.Orphans)
+	}
+}
 
 type fill byte
 
