@@ -31,7 +31,7 @@ func testGeometry(r *rig) {
 // testRandomIO compares random requests with a model in memory.
 func testRandomIO(r *rig) {
 	model := make([]byte, r.geo.SizeBytes())
-	for range 250 {
+	for range r.rounds(250) {
 		off, n := r.extent(200 << 10)
 		vec := r.vec(n)
 		if r.rng.IntN(2) == 0 {
@@ -81,7 +81,7 @@ func (r *rig) compareAll(model []byte) {
 // testBigTransfers uses transfers far longer than one command and PRP lists of
 // several pages.
 func testBigTransfers(r *rig) {
-	for i := range 4 {
+	for i := range r.rounds(4) {
 		n := (7 << 20) - r.lba*r.rng.IntN(1000)
 		off := int64(i+1) * int64(r.lba)
 		vec := r.vec(n)
@@ -99,7 +99,11 @@ func testBigTransfers(r *rig) {
 
 // testDeepBatches issues far more requests in one call than a queue holds.
 func testDeepBatches(r *rig) {
-	for _, count := range []int{1, 2, 3, 31, 32, 33, 255, 256, 257, 2000} {
+	counts := []int{1, 2, 3, 31, 32, 33, 255, 256, 257, 2000}
+	if r.slow {
+		counts = []int{3, 33, 300}
+	}
+	for _, count := range counts {
 		writes := make([]nvme.Request, count)
 		reads := make([]nvme.Request, count)
 		where := r.rng.Perm(2000)[:count]
@@ -121,7 +125,8 @@ func testDeepBatches(r *rig) {
 
 // testConcurrency has more callers than queues, each with blocks of its own.
 func testConcurrency(r *rig) {
-	const callers, rounds, blocks = 12, 60, 64
+	const callers, blocks = 12, 64
+	rounds := r.rounds(60)
 	var wg sync.WaitGroup
 	for g := range callers {
 		wg.Add(1)
@@ -198,7 +203,7 @@ func testZeroes(r *rig) {
 		copy(r.run, model[off:off+n])
 		r.do(nvme.Request{Op: nvme.OpWrite, OffsetBytes: int64(off), Vec: [][]byte{r.run[:n]}})
 	}
-	for range 20 {
+	for range r.rounds(20) {
 		off, n := r.extent(1 << 20)
 		r.do(nvme.Request{Op: nvme.OpWriteZeroes, OffsetBytes: off, LengthBytes: int64(n), FUA: r.rng.IntN(4) == 0})
 		clear(model[off : off+int64(n)])
@@ -320,7 +325,7 @@ func testNoAllocations(r *rig) {
 				reqs[i].Op = nvme.OpRead
 			}
 		}
-		n := testing.AllocsPerRun(50, func() { r.do(reqs...) })
+		n := testing.AllocsPerRun(r.rounds(50), func() { r.do(reqs...) })
 		if n != 0 {
 			r.Errorf("Do of %d requests allocates %v times", count, n)
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"runsc-fs/nvme"
@@ -34,7 +35,7 @@ var configs = []Config{
 	{},
 	{LBASizeBytes: 4096},
 	{LBASizeBytes: 512, MDTS: 1, Driver: nvme.Options{QueuePairs: 1, QueueDepth: 4}},
-	{LBASizeBytes: 4096, MDTS: 12, Driver: nvme.Options{QueuePairs: 2, QueueDepth: 64, MaxTransferBytes: 8 << 20}},
+	{LBASizeBytes: 4096, MDTS: 12, Driver: nvme.Options{QueuePairs: 2, QueueDepth: 64, MaxTransferBytes: 3 << 20}},
 	{LBASizeBytes: 512, MaxQueueEntries: 8, Driver: nvme.Options{QueuePairs: 3, QueueDepth: 256}},
 	{LBASizeBytes: 512, MDTS: 3, Driver: nvme.Options{QueuePairs: 1, QueueDepth: 2}},
 }
@@ -45,8 +46,16 @@ type OpenDevice func(t testing.TB, c Config) nvme.BlockDevice
 // OpenTransport makes a transport to a fresh controller that is not enabled.
 type OpenTransport func(t testing.TB, c Config) nvme.Transport
 
+// Options adapt the suite to an implementation.
+type Options struct {
+	// Slow devices get fewer rounds of random work.
+	Slow bool
+	// Configs are further kinds of devices to go through.
+	Configs []Config
+}
+
 // RunTransport runs the whole suite on the driver over a transport.
-func RunTransport(t *testing.T, open OpenTransport) {
+func RunTransport(t *testing.T, open OpenTransport, opts Options) {
 	Run(t, func(t testing.TB, c Config) nvme.BlockDevice {
 		t.Helper()
 		dev, err := nvme.OpenNamespace(open(t, c), 1, c.Driver)
@@ -54,12 +63,12 @@ func RunTransport(t *testing.T, open OpenTransport) {
 			t.Fatalf("opening %v: %v", c, err)
 		}
 		return dev
-	})
+	}, opts)
 	t.Run("Controller", func(t *testing.T) { testController(t, open) })
 }
 
 // Run runs the tests that a device of any kind passes.
-func Run(t *testing.T, open OpenDevice) {
+func Run(t *testing.T, open OpenDevice, opts Options) {
 	for _, test := range []struct {
 		name string
 		run  func(*rig)
@@ -76,11 +85,15 @@ func Run(t *testing.T, open OpenDevice) {
 		{"NoAllocations", testNoAllocations},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for _, c := range configs {
+			for _, c := range slices.Concat(configs, opts.Configs) {
 				if c.SizeBytes == 0 {
 					c.SizeBytes = 16 << 20
 				}
-				t.Run(c.String(), func(t *testing.T) { test.run(newRig(t, open, c)) })
+				t.Run(c.String(), func(t *testing.T) {
+					r := newRig(t, open, c)
+					r.slow = opts.Slow
+					test.run(r)
+				})
 			}
 		})
 	}
@@ -92,6 +105,7 @@ type rig struct {
 	dev   nvme.BlockDevice
 	geo   nvme.Geometry
 	lba   int
+	slow  bool
 	seed  uint64
 	rng   *rand.Rand
 	arena *nvme.Arena
@@ -125,6 +139,14 @@ func newRig(t *testing.T, open OpenDevice, c Config) *rig {
 		}
 	})
 	return r
+}
+
+// rounds is how often to do what a quick device does n times.
+func (r *rig) rounds(n int) int {
+	if r.slow {
+		return max(1, n/8)
+	}
+	return n
 }
 
 // do issues requests that must succeed.

@@ -68,6 +68,11 @@ func opener(backing func(testing.TB, int64) Backing) nvmetest.OpenTransport {
 	}
 }
 
-func TestConformanceMemory(t *testing.T) { nvmetest.RunTransport(t, opener(newMem)) }
+// long has commands whose PRP lists fill several pages.
+var long = nvmetest.Options{Configs: []nvmetest.Config{
+	{LBASizeBytes: 4096, MDTS: 12, Driver: nvme.Options{QueuePairs: 2, QueueDepth: 64, MaxTransferBytes: 8 << 20}},
+}}
 
-func TestConformanceFile(t *testing.T) { nvmetest.RunTransport(t, opener(newFile)) }
+func TestConformanceMemory(t *testing.T) { nvmetest.RunTransport(t, opener(newMem), long) }
+
+func TestConformanceFile(t *testing.T) { nvmetest.RunTransport(t, opener(newFile), long) }
