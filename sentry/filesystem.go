@@ -291,7 +291,8 @@ func (fs *filesystem) changeXattr(ctx context.Context, rp *vfs.ResolvingPath, ch
 	return nil
 }
 
-// PrependPath implements vfs.FilesystemImpl.PrependPath.
+// PrependPath implements vfs.FilesystemImpl.PrependPath. VFS passes no mount
+// to learn the path within the file system.
 func (fs *filesystem) PrependPath(ctx context.Context, vfsroot, vd vfs.VirtualDentry, b *fspath.Builder) error {
 	fs.ancestryMu.RLock()
 	defer fs.ancestryMu.RUnlock()
@@ -300,7 +301,7 @@ func (fs *filesystem) PrependPath(ctx context.Context, vfsroot, vd vfs.VirtualDe
 		if mnt == vfsroot.Mount() && &d.vfsd == vfsroot.Dentry() {
 			return vfs.PrependPathAtVFSRootError{}
 		}
-		if &d.vfsd == mnt.Root() {
+		if mnt != nil && &d.vfsd == mnt.Root() {
 			return nil
 		}
 		parent := d.parent.Load()

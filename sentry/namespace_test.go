@@ -1,6 +1,7 @@
 package sentry
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -553,5 +554,33 @@ func TestPaths(t *testing.T) {
 	e.create(name, "odd")
 	if got := e.content(name); got != "odd" {
 		t.Errorf("an odd name of 255 bytes reads %q", got)
+	}
+}
+
+func TestPathNames(t *testing.T) {
+	e := newEnv(t)
+	e.mkdir("d")
+	e.mkdir("d/m")
+	if err := e.mount(testVolume, "d/m", true, ""); err != nil {
+		t.Fatal(err)
+	}
+	vd, err := e.vfs.GetDentryAt(e.ctx, e.ctx.creds, e.pop("d/m/d"), &vfs.GetDentryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer vd.DecRef(e.ctx)
+	if got, err := e.vfs.PathnameWithDeleted(e.ctx, e.root, vd); got != "/d/m/d" || err != nil {
+		t.Errorf("path %q, %v", got, err)
+	}
+	if got, err := e.vfs.PathnameInFilesystem(e.ctx, vd); got != "/d" || err != nil {
+		t.Errorf("path in the file system %q, %v", got, err)
+	}
+	var mountInfo, mounts bytes.Buffer
+	e.vfs.GenerateProcMountInfo(e.ctx, e.root, &mountInfo)
+	e.vfs.GenerateProcMounts(e.ctx, e.root, &mounts)
+	for _, s := range []string{mountInfo.String(), mounts.String()} {
+		if !strings.Contains(s, "/d/m") || !strings.Contains(s, "blobfs") || !strings.Contains(s, "volume="+testVolume) {
+			t.Errorf("mounts are shown as %q", s)
+		}
 	}
 }
