@@ -48,6 +48,11 @@ unit:
 e2e: build
 	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -v $(if $(RUN),-run '$(RUN)') ./tests/e2e
 
+## prepare: install the packages that the tests need and build their root file system; as root
+.PHONY: prepare
+prepare:
+	@$(GO) run ./tests/prepare
+
 ## demo: run PostgreSQL on a blobfs volume with Docker and look on; as root
 .PHONY: demo
 demo:
@@ -56,10 +61,11 @@ demo:
 ## test: everything that CI runs
 .PHONY: test
 test:
+	@tests/step.sh prepare $(MAKE) --no-print-directory prepare
 	@tests/step.sh build $(MAKE) --no-print-directory build
 	@tests/step.sh vet $(MAKE) --no-print-directory vet
 	@tests/step.sh lint $(MAKE) --no-print-directory lint
-	@tests/step.sh unit $(MAKE) --no-print-directory unit
+	@RUNSC_FS_REQUIRE_QEMU=1 tests/step.sh unit $(MAKE) --no-print-directory unit
 	@tests/step.sh e2e $(MAKE) --no-print-directory e2e
 	@tests/step.sh help $(MAKE) --no-print-directory help
 

@@ -24,16 +24,17 @@ const cellInit = `set -e
 mount --make-rprivate /
 mount -t proc proc /proc
 mount --bind "$1/run" /run
+mount --bind "$1/log" /var/log
 mkdir -p /run/lock /run/docker/plugins
 ip link set lo up
 : > "$1/ready"
 while :; do sleep 3600 & wait; done
 `
 
-// Cell is a set of mount, network and PID namespaces with a private, empty /run.
+// Cell is a set of mount, network and PID namespaces with a private, empty /run and /var/log.
 // Processes in it die with its first process, which dies with this program.
 type Cell struct {
-	dir    string // holds run/, the cell's /run
+	dir    string // holds run and log, the cell's /run and /var/log
 	cgroup string // name below each cgroup v1 hierarchy for everything started here
 	pid    int    // first process, as the host numbers it
 
@@ -47,8 +48,10 @@ type Cell struct {
 // NewCell starts a cell whose private files live in dir, which is created. Its
 // path should be short: sockets below it must fit in 108 bytes.
 func NewCell(ctx context.Context, dir string) (*Cell, error) {
-	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o755); err != nil {
-		return nil, err
+	for _, private := range []string{"run", "log"} {
+		if err := os.MkdirAll(filepath.Join(dir, private), 0o755); err != nil {
+			return nil, err
+		}
 	}
 	c := &Cell{dir: dir, exited: make(chan struct{}), cgroup: "runsc-fs-lab-" + filepath.Base(dir)}
 	ready := filepath.Join(dir, "ready")

@@ -20,6 +20,7 @@ var (
 	ToolIP          = Tool{"ip", "iproute2"}
 	ToolIptables    = Tool{"iptables", "iptables"}
 	ToolNsenter     = Tool{"nsenter", "util-linux"}
+	ToolQEMU        = Tool{"qemu-system-x86_64", "qemu-system-x86"}
 )
 
 // EnsureTools installs the packages of the tools that PATH lacks. It needs root
