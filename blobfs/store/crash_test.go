@@ -28,6 +28,7 @@ type crashRig struct {
 	every int        // check one device operation in so many
 	cuts  int        // images to check at each
 	big   bool       // large values, to fill the log
+	files int        // number of objects with data
 
 	stamps atomic.Uint64 // of data writes; stands in the extent's Birth
 
@@ -36,12 +37,13 @@ type crashRig struct {
 	acked   LSN     // last transaction that was acknowledged as durable
 	states  int     // images checked
 	err     error   // first violation
+	full    int     // steps that found no space
 	commit  bool    // a Commit is in progress (single-threaded workloads)
 }
 
 func newCrashRig(t testing.TB, seed uint64, sizeBytes int64, volatileCache bool) *crashRig {
 	rig := &crashRig{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 2)), crash: rand.New(rand.NewPCG(seed, 3)), every: 1, cuts: 2,
+		t: t, rnd: rand.New(rand.NewPCG(seed, 2)), crash: rand.New(rand.NewPCG(seed, 3)), every: 1, cuts: 2, files: 30,
 		history: []model{{}},
 	}
 	rig.dev = newTestDevice(t, sizeBytes, volatileCache)
@@ -260,18 +262,15 @@ func (rig *crashRig) items(rnd *rand.Rand, from uint64, n int) (LSN, error) {
 // the transaction that frees the old ones.
 func (rig *crashRig) file(rnd *rand.Rand, object uint64) (LSN, error) {
 	run, err := rig.s.Allocate(1+int64(rnd.IntN(12)), 0, false)
-	if errors.Is(err, ErrNoSpace) {
-		return 0, nil
-	}
 	if err != nil {
 		return 0, err
 	}
 	stamp := rig.stamps.Add(1)
 	if err := rig.writeRun(run, stamp); err != nil {
-		return 0, err
+		return 0, errors.Join(err, rig.s.Release(run))
 	}
 	k := format.Key{Object: object, Kind: format.KindExtent}
-	return rig.update(func(tx *Tx, m model) error {
+	lsn, err := rig.update(func(tx *Tx, m model) error {
 		if old, ok := m[k]; ok {
 			e, err := format.DecodeExtentItem(k, []byte(old), rig.s.VolumeBlocks())
 			if err != nil {
@@ -288,6 +287,10 @@ func (rig *crashRig) file(rnd *rand.Rand, object uint64) (LSN, error) {
 		m[k] = string(v)
 		return tx.Put(k, v)
 	})
+	if err != nil {
+		err = errors.Join(err, rig.s.Release(run))
+	}
+	return lsn, err
 }
 
 // writeRun fills a run with sectors that begin with a stamp.
@@ -310,9 +313,13 @@ func (rig *crashRig) run(steps int) error {
 		var lsn LSN
 		var err error
 		if rnd.IntN(3) == 0 {
-			lsn, err = rig.file(rnd, 1000+uint64(rnd.IntN(30)))
+			lsn, err = rig.file(rnd, 1000+uint64(rnd.IntN(rig.files)))
 		} else {
 			lsn, err = rig.items(rnd, 0, 60)
+		}
+		if errors.Is(err, ErrNoSpace) {
+			rig.full++
+			continue
 		}
 		if err != nil {
 			return err
@@ -388,6 +395,22 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// TestCrashFull works on a volume that is full most of the time, where every
+// block that is freed is used again at once.
+func TestCrashFull(t *testing.T) {
+	for _, seed := range crashSeeds(t, 1) {
+		rig := newCrashRig(t, seed, 8<<20, true)
+		rig.every, rig.cuts, rig.files = 30, 1, 400
+		if err := rig.run(2500); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if rig.full < 100 {
+			t.Errorf("the volume was full only %d times", rig.full)
+		}
+		t.Logf("%d transactions, %d images, full %d times, %+v", len(rig.history)-1, rig.states, rig.full, rig.s.StatFS())
+	}
+}
+
 // TestCrashLogWrap goes round the log several times.
 func TestCrashLogWrap(t *testing.T) {
 	for _, seed := range crashSeeds(t, 1) {
@@ -436,6 +459,9 @@ func (rig *crashRig) writer(rnd *rand.Rand, w uint64) error {
 			lsn, err = rig.file(rnd, 1000+w*100+uint64(rnd.IntN(10)))
 		} else {
 			lsn, err = rig.items(rnd, w*100, 20)
+		}
+		if errors.Is(err, ErrNoSpace) {
+			continue
 		}
 		if err == nil && rnd.IntN(3) == 0 {
 			if err = rig.s.Commit(lsn); err == nil {

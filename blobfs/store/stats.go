@@ -58,7 +58,7 @@ func (s *Store) StatFS() Stat {
 	avail := max(free-promiseBlocks(a.reserved)-3*a.floor, 0)
 	return Stat{
 		TotalBlocks:    s.sb.VolumeBlocks,
-		FreeBlocks:     uint64(free - a.reserved),
+		FreeBlocks:     uint64(max(free-a.reserved, 0)),
 		AvailBlocks:    uint64(avail * itemShare / (itemShare + 1)),
 		ReservedBlocks: uint64(a.reserved),
 		NodeBlocks:     uint64(nodes),
