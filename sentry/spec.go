@@ -71,7 +71,7 @@ var (
 )
 
 // maxVolumeName bounds VolumeSpec.Name in bytes.
-const maxVolumeName = 128
+const maxVolumeName = 255
 
 func (s *VolumeSpec) validate() error {
 	switch {
