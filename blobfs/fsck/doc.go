@@ -28,8 +28,8 @@
 //   - 40 bytes for each operation in the log and the values it puts, where the
 //     log has at most 64 MiB;
 //   - 4 KiB for each group of 126 MiB that has blocks in use, and as much for
-//     each group that the log touches, of 4 TiB at a time: larger volumes are
-//     read once more for each further 4 TiB;
+//     each group that the log touches, of 4 TiB at a time: the volume is
+//     read once more for each further 4 TiB with blocks in use;
 //   - Options.MaxFindings findings, and less than 1 MiB for everything else.
 //
 // A node of the tree is valid only within the range of keys that its parent

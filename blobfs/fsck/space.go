@@ -97,8 +97,9 @@ func (b *bitmap) runs(size int, fn func(i, n int)) {
 
 // window holds, for a number of groups, which of their blocks have an owner.
 type window struct {
-	first, end uint64    // groups
-	owned      []*bitmap // nil: none has
+	first, end uint64          // groups
+	owned      []*bitmap       // nil: none has
+	others     map[uint64]bool // first groups of other windows that owned blocks lie in
 }
 
 func (w *window) init(first uint64, groups int, volumeBlocks uint64) {
@@ -106,6 +107,7 @@ func (w *window) init(first uint64, groups int, volumeBlocks uint64) {
 	n := int(w.end - w.first)
 	if cap(w.owned) < n {
 		w.owned = make([]*bitmap, n)
+		w.others = map[uint64]bool{}
 	}
 	w.owned = w.owned[:n]
 	clear(w.owned)
@@ -128,6 +130,12 @@ func (w *window) eachGroup(r format.Run, fn func(g uint64, i, n int)) {
 // own notes that the blocks of r, which are not fixed, have an owner, and
 // reports those that had one before.
 func (w *window) own(c *checker, r format.Run) {
+	if size := uint64(c.opts.WindowGroups); w.first == 0 {
+		for _, a := range [2]format.Addr{r.Start, r.End() - 1} {
+			g, _ := format.GroupOf(a)
+			w.others[g-g%size] = true
+		}
+	}
 	w.eachGroup(r, func(g uint64, i, n int) {
 		b := &w.owned[g-w.first]
 		if *b == nil {
@@ -160,13 +168,17 @@ func (c *checker) checkSpace() {
 	for first := uint64(0); first < groups; first = c.win.end {
 		if first > 0 {
 			c.win.init(first, c.opts.WindowGroups, c.sb.VolumeBlocks)
+		}
+		if first > 0 && c.win.others[first] {
 			c.eachExtent(func(_ format.Key, e *format.ExtentItem) { c.win.own(c, e.Run()) })
 		}
-		c.eachNode(func(a format.Addr) {
-			if c.checkDataRun(format.Run{Start: a, Blocks: 1}) == "" {
-				c.win.own(c, format.Run{Start: a, Blocks: 1})
-			}
-		})
+		if first == 0 || c.win.others[first] {
+			c.eachNode(func(a format.Addr) {
+				if c.checkDataRun(format.Run{Start: a, Blocks: 1}) == "" {
+					c.win.own(c, format.Run{Start: a, Blocks: 1})
+				}
+			})
+		}
 		c.checkWindow()
 	}
 }
@@ -205,16 +217,31 @@ func (c *checker) checkWindow() {
 	var used bitmap
 	for g := c.win.first; g < c.win.end; g++ {
 		st := &states[g-c.win.first]
-		b := touched[g]
+		b, owned := touched[g], c.win.owned[g-c.win.first]
 		if b == nil {
+			if !st.has && !st.unknown && owned == nil {
+				c.countPristine(g)
+				continue
+			}
 			if !c.readBitmap(g, st, &used) {
 				c.rep.Counters.UnknownGroups++
 				continue
 			}
 			b = &used
 		}
-		c.compareGroup(g, b, c.win.owned[g-c.win.first])
+		c.compareGroup(g, b, owned)
 	}
+}
+
+// countPristine counts the blocks of a group of which only the fixed ones are
+// in use, as in most groups of a large volume.
+func (c *checker) countPristine(g uint64) {
+	fixed := uint64(0)
+	for _, r := range c.sb.FixedRuns(g) {
+		fixed += r.Blocks
+	}
+	c.rep.Counters.UsedBlocks += fixed
+	c.rep.Counters.FreeBlocks += uint64(format.GroupSize(g, c.sb.VolumeBlocks)) - fixed
 }
 
 // readGroupItems returns what the published tree says of the window's groups.
