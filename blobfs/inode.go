@@ -31,9 +31,11 @@ type Inode struct {
 	fillMu sync.RWMutex
 	ext    extMap
 
-	treeMu   sync.Mutex
-	pages    pageTree
-	reserved int64 // blocks of the store reserved for pages
+	treeMu sync.Mutex
+	pages  pageTree
+
+	// Changed under treeMu, read anywhere.
+	reserved atomic.Int64 // blocks of the store reserved for pages
 
 	cached   atomic.Int64 // pages in the tree
 	nDirty   atomic.Int64 // of them dirty
@@ -55,12 +57,12 @@ type Inode struct {
 
 	mu          sync.Mutex
 	a           inodeAttrs
-	diskSize    int64  // bytes below it are on the device: what may be logged as the size
-	loggedSize  int64  // what was logged as the size
-	blocks      uint64 // allocated blocks
-	attrDirty   bool   // attributes changed since they were last logged
-	attrSeq     uint64 // counts changes of attributes
-	lsn         store.LSN
+	diskSize    int64     // bytes below it are on the device: what may be logged as the size
+	loggedSize  int64     // what was logged as the size
+	blocks      uint64    // allocated blocks
+	attrDirty   bool      // attributes changed since they were last logged
+	attrSeq     uint64    // counts changes of attributes
+	lsn         store.LSN // of the last transaction that concerned it, or unknownLSN
 	wbErr       errState
 	truncating  bool // blocks beyond the size are being freed
 	linkable    bool // made without a name, and never had one
@@ -82,11 +84,15 @@ type inodeAttrs struct {
 	entries   uint64 // directories
 }
 
+// unknownLSN is the lsn of an inode read from the store, where nothing says
+// which transaction put it there. All completed ones are early enough.
+const unknownLSN = store.LSN(1<<64 - 1)
+
 // relatimeAge is the age from which relatime updates an access time anyway.
 const relatimeAge = int64(24 * time.Hour)
 
 func newInode(fs *FS, ino uint64, n *format.Inode) *Inode {
-	i := &Inode{fs: fs, ino: ino, gen: n.Generation, typ: n.Mode & ModeTypeMask}
+	i := &Inode{fs: fs, ino: ino, gen: n.Generation, typ: n.Mode & ModeTypeMask, lsn: unknownLSN}
 	i.a = inodeAttrs{
 		mode: n.Mode, uid: n.UID, gid: n.GID, nlink: n.Nlink, flags: n.Flags, projectID: n.ProjectID,
 		internal: n.Internal, rdev: n.Rdev, btime: n.Btime, parent: n.Parent,
@@ -155,9 +161,7 @@ func (i *Inode) Attr() Attr {
 	} else {
 		// Blocks that are reserved but not allocated yet count, as du(1)
 		// expects of data just written.
-		i.treeMu.Lock()
-		a.Blocks += i.reserved * (BlockSizeBytes / 512)
-		i.treeMu.Unlock()
+		a.Blocks += i.reserved.Load() * (BlockSizeBytes / 512)
 	}
 	return a
 }

@@ -272,3 +272,49 @@ func TestReadDirCookies(t *testing.T) {
 		}
 	}
 }
+
+// TestFsyncAfterEviction syncs a file whose inode has left memory since it was
+// written back: what was logged then must become durable all the same.
+func TestFsyncAfterEviction(t *testing.T) {
+	disk, err := crashdev.New(crashdev.Options{SizeBytes: 48 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arena, err := nvme.NewArena(nvme.ArenaOptions{SizeBytes: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer arena.Close()
+	e := &env{t: t, dev: disk.Device(arena), now: 1 << 60}
+	e.must(Mkfs(e.dev, MkfsOptions{}))
+	opts := e.testOptions()
+	opts.MaxIdleInodes = inodeShards
+	e.fs, err = Mount(e.dev, opts)
+	e.must(err)
+	root := e.fs.Root()
+	f := e.create(root, "f", ModeRegular)
+	data := pattern(1, 100000)
+	e.write(f, 0, data, 0)
+	e.must(e.fs.flushAll())
+	f.DecRef()
+	for n := range 10 * inodeShards {
+		e.create(root, fmt.Sprintf("other%d", n), ModeRegular).DecRef()
+	}
+	g := e.lookup(root, "f")
+	if g == f {
+		t.Fatal("the inode is still in memory")
+	}
+	e.must(g.Fsync(nil, true))
+	img := disk.Image(crashdev.Crash{Point: disk.Points()}) // seed 0 loses all that may be lost
+	g.DecRef()
+	root.DecRef()
+	e.must(e.fs.Close())
+	after := &env{t: t, dev: img.Device(arena), now: 1 << 61}
+	after.mount()
+	root = after.fs.Root()
+	f = after.lookup(root, "f")
+	after.expect(f, 0, data, 0)
+	f.DecRef()
+	root.DecRef()
+	after.must(after.fs.Close())
+}

@@ -150,7 +150,7 @@ func (c *PageCache) growLocked() {
 		}
 	}
 	if n <= 0 {
-		c.full = true
+		c.full = c.total >= c.limit // otherwise others may give something back
 		return
 	}
 	off, _ := c.arena.Offset(frames)
@@ -260,7 +260,7 @@ func (c *PageCache) evictPage(p *page) bool {
 	i.cached.Add(-1)
 	reserved := p.has(pageReserved) // of a write that failed before it changed the page
 	if reserved {
-		i.reserved--
+		i.reserved.Add(-1)
 	}
 	i.treeMu.Unlock()
 	c.release(p)

@@ -138,7 +138,7 @@ func (i *Inode) insertPageLocked(index uint64, p *page, flags pageFlags) bool {
 	i.pages.insert(index, p)
 	i.cached.Add(1)
 	if flags&pageReserved != 0 {
-		i.reserved++
+		i.reserved.Add(1)
 	}
 	return true
 }
@@ -159,7 +159,7 @@ func (i *Inode) removePageLocked(p *page) int64 {
 	unreserve := int64(0)
 	if p.has(pageReserved) {
 		p.clear(pageReserved)
-		i.reserved--
+		i.reserved.Add(-1)
 		unreserve = 1
 	}
 	c.unpin(p)
@@ -222,7 +222,7 @@ func (i *Inode) reservePage(index uint64, p *page) (pageFlags, error) {
 	mine := i.pages.get(index) == p && !p.has(pageReserved)
 	if mine {
 		p.set(pageReserved)
-		i.reserved++
+		i.reserved.Add(1)
 	}
 	i.treeMu.Unlock()
 	if !mine {

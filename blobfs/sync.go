@@ -40,10 +40,30 @@ func (i *Inode) sync(dataOnly bool) error {
 			return fsyncError(err)
 		}
 	}
+	return i.commit()
+}
+
+// commit makes durable what has been logged of the inode, and all data that
+// has been written.
+func (i *Inode) commit() error {
 	i.mu.Lock()
 	lsn := i.lsn
 	i.mu.Unlock()
-	return fsyncError(fs.store.Commit(lsn))
+	unknown := lsn == unknownLSN
+	if unknown {
+		lsn = i.fs.store.LastLSN()
+	}
+	if err := i.fs.store.Commit(lsn); err != nil {
+		return fsyncError(err)
+	}
+	if unknown {
+		i.mu.Lock()
+		if i.lsn == unknownLSN {
+			i.lsn = lsn
+		}
+		i.mu.Unlock()
+	}
+	return nil
 }
 
 // syncRange makes the bytes [off, end) durable, for O_DSYNC and O_SYNC writes.
@@ -57,10 +77,7 @@ func (i *Inode) syncRange(off, end int64, dataOnly bool) error {
 	if err := i.writeBackRange(uint64(off)/BlockSizeBytes, blocksOf(end)); err != nil {
 		return fsyncError(err)
 	}
-	i.mu.Lock()
-	lsn := i.lsn
-	i.mu.Unlock()
-	return fsyncError(i.fs.store.Commit(lsn))
+	return i.commit()
 }
 
 // fsyncError is what a sync reports: a volume that cannot be written any more

@@ -244,7 +244,7 @@ func (i *Inode) reserveKept(first, end uint64) error {
 			}
 			i.treeMu.Lock()
 			p.set(pageReserved)
-			i.reserved++
+			i.reserved.Add(1)
 			i.treeMu.Unlock()
 		case !mapped && reserved:
 			i.dropReservations([]*page{p}, true)

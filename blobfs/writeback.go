@@ -80,7 +80,8 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 	// Data up to this size is dirty now or on the device. After a complete
 	// pass all of it has been on the device at least once.
 	size := i.size.Load()
-	start := from
+	start, whole := from, from == 0 && to == endOfBlocks
+	to = min(to, blocksOf(size)) // so that a writer in front of us cannot keep us busy
 	b := getBatch()
 	defer b.put()
 	for from < to && i.nDirty.Load() > 0 {
@@ -104,7 +105,7 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 		}
 		from = next
 	}
-	if start == 0 && to == endOfBlocks {
+	if whole {
 		i.settleSize(size)
 	}
 	return nil
@@ -225,7 +226,7 @@ func (i *Inode) dropReservations(pages []*page, giveBack bool) {
 		i.treeMu.Lock()
 		if p.has(pageReserved) {
 			p.clear(pageReserved)
-			i.reserved--
+			i.reserved.Add(-1)
 			dropped++
 		}
 		i.treeMu.Unlock()
