@@ -399,28 +399,32 @@ func TestCrash(t *testing.T) {
 // block that is freed is used again at once.
 func TestCrashFull(t *testing.T) {
 	for _, seed := range crashSeeds(t, 1) {
-		rig := newCrashRig(t, seed, 8<<20, true)
-		rig.every, rig.cuts, rig.files = 30, 1, 400
-		if err := rig.run(2500); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		if rig.full < 100 {
-			t.Errorf("the volume was full only %d times", rig.full)
-		}
-		t.Logf("%d transactions, %d images, full %d times, %+v", len(rig.history)-1, rig.states, rig.full, rig.s.StatFS())
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rig := newCrashRig(t, seed, 8<<20, true)
+			rig.every, rig.cuts, rig.files = 30, 1, 400
+			if err := rig.run(2500); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			if rig.full < 100 {
+				t.Errorf("the volume was full only %d times", rig.full)
+			}
+			t.Logf("%d transactions, %d images, full %d times, %+v", len(rig.history)-1, rig.states, rig.full, rig.s.StatFS())
+		})
 	}
 }
 
 // TestCrashLogWrap goes round the log several times.
 func TestCrashLogWrap(t *testing.T) {
 	for _, seed := range crashSeeds(t, 1) {
-		rig := newCrashRig(t, seed, 16<<20, true)
-		rig.every, rig.cuts, rig.big = 25, 1, true
-		if err := rig.run(1500); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		end := rig.s.log.mark(0)
-		t.Logf("%d transactions, %d images, log record %d at block %d", len(rig.history)-1, rig.states, end.seq, end.pos)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			rig := newCrashRig(t, seed, 16<<20, true)
+			rig.every, rig.cuts, rig.big = 25, 1, true
+			if err := rig.run(1500); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			end := rig.s.log.mark(0)
+			t.Logf("%d transactions, %d images, log record %d at block %d", len(rig.history)-1, rig.states, end.seq, end.pos)
+		})
 	}
 }
 
