@@ -60,10 +60,10 @@ func (fs *filesystem) openCreate(ctx context.Context, rp *vfs.ResolvingPath, opt
 		if err := parent.inode.checkPermissions(rp.Credentials(), vfs.MayExec); err != nil {
 			return nil, false, err
 		}
-		if rp.MustBeDir() {
+		name := rp.Component()
+		if rp.MustBeDir() && name != "." && name != ".." {
 			return nil, false, linuxerr.EISDIR
 		}
-		name := rp.Component()
 		child, followed, err := fs.step(ctx, rp, parent)
 		switch {
 		case followed:

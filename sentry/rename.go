@@ -118,41 +118,32 @@ func (r *rename) checkLocked() (same bool, err error) {
 	if r.renamed, err = r.oldParent.childLocked(r.oldName); err != nil {
 		return false, err
 	}
-	if r.renamed.isDir() {
-		if isAncestor(r.renamed, r.newParent) {
-			return false, linuxerr.EINVAL
-		}
-	} else if r.opts.MustBeDir || (r.rp.MustBeDir() && !r.exchange) {
-		return false, linuxerr.ENOTDIR
-	}
 	if err := r.newParent.inode.checkPermissions(creds, vfs.MayExec); err != nil {
 		return false, err
 	}
 	r.replaced, err = r.newParent.childLocked(r.newName)
+	if linuxerr.Equals(linuxerr.ENOENT, err) {
+		r.replaced = nil
+	} else if err != nil {
+		return false, err
+	}
+	// The order is Linux's, since more than one of these may hold.
 	switch {
-	case err == nil:
-		if r.opts.Flags&linux.RENAME_NOREPLACE != 0 {
-			return false, linuxerr.EEXIST
-		}
-		if r.exchange && r.replaced.isDir() && isAncestor(r.replaced, r.oldParent) {
+	case r.replaced != nil && r.opts.Flags&linux.RENAME_NOREPLACE != 0:
+		return false, linuxerr.EEXIST
+	case r.replaced == nil && r.exchange:
+		return false, linuxerr.ENOENT
+	case r.exchange && r.rp.MustBeDir() && !r.replaced.isDir():
+		return false, linuxerr.ENOTDIR
+	case !r.renamed.isDir() && (r.opts.MustBeDir || (r.rp.MustBeDir() && !r.exchange)):
+		return false, linuxerr.ENOTDIR
+	case isAncestor(r.renamed, r.newParent):
+		return false, linuxerr.EINVAL
+	case r.replaced != nil && isAncestor(r.replaced, r.oldParent):
+		if r.exchange {
 			return false, linuxerr.EINVAL
 		}
-		if !r.exchange && isAncestor(r.replaced, r.oldParent) {
-			return false, linuxerr.ENOTEMPTY
-		}
-		if r.rp.MustBeDir() && !r.replaced.isDir() {
-			return false, linuxerr.ENOTDIR
-		}
-	case linuxerr.Equals(linuxerr.ENOENT, err):
-		r.replaced = nil
-		if r.exchange {
-			return false, linuxerr.ENOENT
-		}
-		if len(r.newName) > linux.NAME_MAX {
-			return false, linuxerr.ENAMETOOLONG
-		}
-	default:
-		return false, err
+		return false, linuxerr.ENOTEMPTY
 	}
 	// Two links to one file: POSIX wants nothing to happen.
 	if r.replaced != nil && r.replaced.inode == r.renamed.inode {
