@@ -17,7 +17,7 @@ var _ = [1]struct{}{}[format.GroupBlocks%64]
 // it is in neither.
 type groupBits struct {
 	used [groupWords]uint64 // as the tree in memory has it: goes to disk
-	busy [groupWords]uint64 // provisional, or freed but not yet durably so
+	held [groupWords]uint64 // provisional, or freed but not yet durably so
 }
 
 // group is what the allocator keeps of each group.
@@ -25,7 +25,7 @@ type group struct {
 	bits    *groupBits // nil: not loaded
 	item    format.GroupItem
 	avail   int32 // allocatable blocks
-	held    int32 // busy blocks
+	held    int32 // held blocks
 	hasItem bool  // false: pristine
 	dirty   bool  // used differs from what item stands for
 	writing bool  // a checkpoint is writing the bitmap
@@ -54,7 +54,7 @@ type allocator struct {
 	reserved int64 // data blocks promised by Reserve
 	floor    int64 // blocks kept for metadata; see space.go
 
-	pool     []format.Addr // blocks set aside for nodes: busy, not used
+	pool     []format.Addr // blocks set aside for nodes: held, not used
 	poolKeep int           // how many of them an operation may be counting on
 	nodeGoal format.Addr   // where to look for the next ones
 	dataGoal format.Addr   // default for data without a goal
@@ -107,7 +107,7 @@ func (a *allocator) loadLocked(g uint64) (*groupBits, error) {
 		return nil, err
 	}
 	if size < format.GroupBlocks {
-		setBits(&b.busy, size, format.GroupBlocks-size, true) // behind the end
+		setBits(&b.held, size, format.GroupBlocks-size, true) // behind the end
 	}
 	grp.bits = b
 	if a.loaded++; a.loaded > a.s.maxGroups {
@@ -166,8 +166,8 @@ func (a *allocator) evictLocked(keep uint64) {
 
 // change is a transition of blocks between states.
 type change struct {
-	used, busy         bool // before
-	usedAfter, busyAft bool // after
+	used, held           bool // before
+	usedAfter, heldAfter bool // after
 }
 
 // The transitions. "Held" blocks are provisional, or freed by something that
@@ -195,7 +195,7 @@ func (a *allocator) applyLocked(r format.Run, c change) error {
 		if err != nil {
 			return err
 		}
-		if !allBits(&b.used, i, n, c.used) || !allBits(&b.busy, i, n, c.busy) {
+		if !allBits(&b.used, i, n, c.used) || !allBits(&b.held, i, n, c.held) {
 			return fmt.Errorf("%w: %v", ErrBadRun, r)
 		}
 		return nil
@@ -208,15 +208,15 @@ func (a *allocator) applyLocked(r format.Run, c change) error {
 			setBits(&grp.bits.used, i, n, c.usedAfter)
 			grp.dirty = true
 		}
-		if c.busy != c.busyAft {
-			setBits(&grp.bits.busy, i, n, c.busyAft)
-			if c.busyAft {
+		if c.held != c.heldAfter {
+			setBits(&grp.bits.held, i, n, c.heldAfter)
+			if c.heldAfter {
 				grp.held += int32(n)
 			} else {
 				grp.held -= int32(n)
 			}
 		}
-		before, after := !c.used && !c.busy, !c.usedAfter && !c.busyAft
+		before, after := !c.used && !c.held, !c.usedAfter && !c.heldAfter
 		if before && !after {
 			grp.avail -= int32(n)
 			a.avail -= int64(n)
@@ -322,12 +322,12 @@ func nextFree(b *groupBits, i int) int {
 	if w >= groupWords {
 		return format.GroupBlocks
 	}
-	word := ^(b.used[w] | b.busy[w]) &^ (1<<(i%64) - 1)
+	word := ^(b.used[w] | b.held[w]) &^ (1<<(i%64) - 1)
 	for word == 0 {
 		if w++; w == groupWords {
 			return format.GroupBlocks
 		}
-		word = ^(b.used[w] | b.busy[w])
+		word = ^(b.used[w] | b.held[w])
 	}
 	return w*64 + bits.TrailingZeros64(word)
 }
@@ -337,7 +337,7 @@ func freeRunAt(b *groupBits, i, want int) int {
 	n := 0
 	for n < want && i < format.GroupBlocks {
 		w := i / 64
-		word := (b.used[w] | b.busy[w]) >> (i % 64)
+		word := (b.used[w] | b.held[w]) >> (i % 64)
 		run := 64 - i%64
 		if word != 0 {
 			run = min(run, bits.TrailingZeros64(word))

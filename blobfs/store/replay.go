@@ -72,7 +72,7 @@ func (a *allocator) condemn(r format.Run) {
 		grp := &a.groups[g]
 		if grp.bad {
 			grp.condemned = true
-		} else if b, err := a.loadLocked(g); err == nil && allBits(&b.used, i, n, false) && allBits(&b.busy, i, n, false) {
+		} else if b, err := a.loadLocked(g); err == nil && allBits(&b.used, i, n, false) && allBits(&b.held, i, n, false) {
 			return a.applyLocked(format.Run{Start: format.GroupStart(g) + format.Addr(i), Blocks: uint64(n)}, freeToUsed)
 		}
 		return nil

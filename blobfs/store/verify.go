@@ -144,12 +144,12 @@ func (v *verifier) allocator() error {
 			if b.used[w] != want[w] {
 				return fmt.Errorf("group %d word %d: in use by bitmap %#x, by owners %#x", g, w, b.used[w], want[w])
 			}
-			if b.used[w]&b.busy[w] != 0 {
+			if b.used[w]&b.held[w] != 0 {
 				return fmt.Errorf("group %d word %d: blocks both in use and held", g, w)
 			}
 		}
 		size := format.GroupSize(uint64(g), v.s.sb.VolumeBlocks)
-		h := countBits(&b.busy, 0, size)
+		h := countBits(&b.held, 0, size)
 		free := size - countBits(&b.used, 0, size) - h
 		if int(a.groups[g].held) != h || int(a.groups[g].avail) != free {
 			return fmt.Errorf("group %d: counts %d held %d allocatable, has %d and %d", g, a.groups[g].held, a.groups[g].avail, h, free)
