@@ -273,11 +273,22 @@ func (i *Inode) writeFramesLocked(b *batch, off, n int64) error {
 		if err == nil {
 			err = fs.writeData(b)
 		}
-		if err == nil && b.nRuns > 0 {
-			err = fs.update(func(tx *txn) error {
-				tx.touch(i)
-				return tx.mapRuns(i, b)
-			})
+		if err == nil {
+			// The size is logged with the extents: a crash in between would
+			// leave written blocks beyond the end of the file, which would
+			// show up when the file is extended.
+			written := min(int64(next)*BlockSizeBytes, off+n)
+			if b.nRuns > 0 {
+				err = fs.update(func(tx *txn) error {
+					tx.touch(i)
+					i.writtenTo(written)
+					return tx.mapRuns(i, b)
+				})
+			}
+			if err == nil {
+				i.grow(written)
+				i.writtenTo(written)
+			}
 		}
 		if err != nil {
 			i.releaseRuns(b)
@@ -287,12 +298,17 @@ func (i *Inode) writeFramesLocked(b *batch, off, n int64) error {
 		i.refreshCached(b, start, index, next, off, n)
 		index = next
 	}
-	size := off + n
-	i.grow(size)
-	i.mu.Lock()
-	i.diskSize = max(i.diskSize, min(size, i.size.Load()))
-	i.mu.Unlock()
 	return nil
+}
+
+// writtenTo notes that all data below end is on the device.
+func (i *Inode) writtenTo(end int64) {
+	i.mu.Lock()
+	if end > i.diskSize {
+		i.diskSize = end
+		i.attrChangedLocked()
+	}
+	i.mu.Unlock()
 }
 
 // planDirect finds or allocates the place of the blocks from index on, as many

@@ -77,11 +77,20 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 	if i.nDirty.Load() == 0 && from > 0 {
 		return nil
 	}
-	// Data up to this size is dirty now or on the device. After a complete
-	// pass all of it has been on the device at least once.
+	// Data up to this size is dirty now or on the device. Blocks become part
+	// of the file in the same transaction as the size that covers them, or
+	// else they would show up when the file is extended after a crash. So what
+	// lies between the logged size and the range goes first, and pages that a
+	// writer is adding behind the end wait.
 	size := i.size.Load()
-	start, whole := from, from == 0 && to == endOfBlocks
-	to = min(to, blocksOf(size)) // so that a writer in front of us cannot keep us busy
+	to = min(to, blocksOf(size))
+	i.mu.Lock()
+	onDisk := uint64(i.diskSize) / BlockSizeBytes
+	i.mu.Unlock()
+	grows := to > onDisk
+	if grows {
+		from = min(from, onDisk)
+	}
 	b := getBatch()
 	defer b.put()
 	for from < to && i.nDirty.Load() > 0 {
@@ -91,7 +100,7 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 			break
 		}
 		settled := int64(0)
-		if start == 0 {
+		if grows {
 			settled = min(size, int64(min(next, format.MaxFileBlocks))*BlockSizeBytes)
 		}
 		done, err := i.writeBatch(b, settled)
@@ -105,7 +114,7 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 		}
 		from = next
 	}
-	if whole {
+	if to == blocksOf(size) {
 		i.settleSize(size)
 	}
 	return nil
