@@ -59,16 +59,19 @@ func openOfflineMode(file *os.File, kind Kind, label string, readOnly bool) (*of
 
 func (o *offline) close() error { return errors.Join(o.device.Close(), o.arena.Close()) }
 
-// Inspect serves the image at path for reading while do runs, and keeps
-// sandboxes off it. The image need not hold a valid file system.
-func Inspect(path string, do func(nvme.BlockDevice) error) error {
+// Inspect serves the image at path for reading while do runs. The image need
+// not hold a valid file system. It keeps sandboxes off the image, unless force
+// is set: then a sandbox may be using it, and change it meanwhile.
+func Inspect(path string, force bool, do func(nvme.BlockDevice) error) error {
 	file, _, err := openImage(path, true)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if err := lockImage(file, path); err != nil {
-		return err
+	if !force {
+		if err := lockImage(file, path); err != nil {
+			return err
+		}
 	}
 	if info, err := file.Stat(); err != nil || info.Size() < format.MinBlocks*format.BlockSizeBytes {
 		return imageError(ErrImage, path, "is too small to hold a blobfs")

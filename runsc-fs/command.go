@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/subcommands"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 	"gvisor.dev/gvisor/runsc/config"
 )
@@ -36,6 +37,34 @@ func (e usageError) Error() string { return e.text }
 
 func usagef(text string, args ...any) error { return usageError{fmt.Sprintf(text, args...)} }
 
+// statusError is an error with an exit status of its own.
+type statusError struct {
+	error
+	status int
+}
+
+func (e statusError) Unwrap() error { return e.error }
+
+// Exit statuses of our commands. Mistakes that runsc's own parser of flags
+// finds end with upstream's 128.
+const (
+	statusFailed = 1
+	statusUsage  = 2
+)
+
+// exitStatus returns the status for an error.
+func exitStatus(err error) int {
+	var own statusError
+	var mistake usageError
+	switch {
+	case errors.As(err, &own):
+		return own.status
+	case errors.As(err, &mistake):
+		return statusUsage
+	}
+	return statusFailed
+}
+
 // command makes a verb one of runsc's commands.
 type command struct{ verb }
 
@@ -59,7 +88,7 @@ func (c command) FetchSpec(*config.Config, *flag.FlagSet) (string, *specs.Spec, 
 }
 
 // Execute implements subcommands.Command.
-func (c command) Execute(ctx context.Context, f *flag.FlagSet, _ ...any) subcommands.ExitStatus {
+func (c command) Execute(ctx context.Context, f *flag.FlagSet, runscArgs ...any) subcommands.ExitStatus {
 	args := f.Args()
 	var err error
 	if _, isGroup := c.verb.(*group); !isGroup { // a group parses the flags of its verbs
@@ -70,15 +99,18 @@ func (c command) Execute(ctx context.Context, f *flag.FlagSet, _ ...any) subcomm
 	if err == nil {
 		err = c.run(ctx, os.Stdout, args)
 	}
-	var mistake usageError
-	switch {
-	case err == nil:
+	if err == nil {
 		return subcommands.ExitSuccess
-	case errors.As(err, &mistake):
-		return util.Errorf("runsc-fs: %v; %s", err, strings.TrimSpace(usage(c.verb, "")))
-	default:
-		return util.Errorf("runsc-fs: %v", err)
 	}
+	text := err.Error()
+	var mistake usageError
+	if errors.As(err, &mistake) {
+		text += "; " + strings.TrimSpace(usage(c.verb, ""))
+	}
+	util.Errorf("runsc-fs: %s", text)
+	// runsc ends with this status if the command reports success.
+	*runscArgs[1].(*unix.WaitStatus) = unix.WaitStatus(exitStatus(err) << 8)
+	return subcommands.ExitSuccess
 }
 
 func usage(v verb, parent string) string {
@@ -140,7 +172,7 @@ func (g *group) run(ctx context.Context, out io.Writer, args []string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %v; %s", g.word, v.name(), err, strings.TrimSpace(usage(v, g.word)))
+		return g.misused(v, err)
 	}
 	operands, err := getOperands(f)
 	if err == nil {
@@ -148,9 +180,14 @@ func (g *group) run(ctx context.Context, out io.Writer, args []string) error {
 	}
 	var mistake usageError
 	if errors.As(err, &mistake) {
-		return fmt.Errorf("%s %s: %v; %s", g.word, v.name(), err, strings.TrimSpace(usage(v, g.word)))
+		return g.misused(v, err)
 	}
 	return err
+}
+
+// misused adds the usage of one of the verbs to a mistake in its arguments.
+func (g *group) misused(v verb, err error) error {
+	return statusError{fmt.Errorf("%s %s: %v; %s", g.word, v.name(), err, strings.TrimSpace(usage(v, g.word))), statusUsage}
 }
 
 func (g *group) help(out io.Writer) error {

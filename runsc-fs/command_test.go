@@ -229,6 +229,27 @@ func TestOperands(t *testing.T) {
 	}
 }
 
+func TestExitStatus(t *testing.T) {
+	useRegistry(t)
+	for _, test := range []struct {
+		verb verb
+		args []string
+		want int
+	}{
+		{newVolumeGroup(), []string{"rm", "nosuch"}, statusFailed},
+		{newVolumeGroup(), []string{"create"}, statusUsage},
+		{newVolumeGroup(), []string{"create", "x", "--frob"}, statusUsage},
+		{newVolumeGroup(), []string{"frob"}, statusUsage},
+		{&mkfs{}, nil, statusUsage},
+		{&fsck{}, []string{"nosuch"}, fsckOperational},
+		{&fsck{}, nil, fsckUsage},
+	} {
+		if _, err := call(t, test.verb, test.args...); err == nil || exitStatus(err) != test.want {
+			t.Errorf("%s %q ends with %v and status %d, want %d", test.verb.name(), test.args, err, exitStatus(err), test.want)
+		}
+	}
+}
+
 // TestCommandNames keeps runsc's commands complete and ours apart.
 func TestCommandNames(t *testing.T) {
 	all, topics := commands()

@@ -27,11 +27,11 @@ func (*dump) run(_ context.Context, out io.Writer, args []string) error {
 	if len(args) != 2 {
 		return usagef("dump: a volume or path and what to show are needed")
 	}
-	path, err := imagePath(args[0])
+	path, err := imagePath(args[0], true)
 	if err != nil {
 		return err
 	}
-	return gofer.Inspect(path, func(dev nvme.BlockDevice) error {
+	return gofer.Inspect(path, true, func(dev nvme.BlockDevice) error {
 		w := bufio.NewWriter(out)
 		err := blobfsck.Dump(dev, args[1], w)
 		switch {

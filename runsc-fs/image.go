@@ -9,9 +9,9 @@ import (
 )
 
 // imagePath returns the image that an argument names: the path of a file, which
-// has a slash, or the name of a volume. The path is also returned with a
-// gofer.ErrInUse.
-func imagePath(argument string) (string, error) {
+// has a slash, or the name of a volume. Unless force is set a volume in use is
+// a gofer.ErrInUse.
+func imagePath(argument string, force bool) (string, error) {
 	if strings.Contains(argument, "/") {
 		return argument, nil
 	}
@@ -27,8 +27,11 @@ func imagePath(argument string) (string, error) {
 	if path == "" {
 		return "", fmt.Errorf("volume %q is in memory and has no image", argument)
 	}
+	if force {
+		return path, nil
+	}
 	if holder, inUse, err := volume.Holder(); err == nil && inUse && holder != "" {
-		return path, inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
+		return "", inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
 	}
 	return path, nil
 }

@@ -35,7 +35,7 @@ func commands() (map[util.SubCommand]string, []subcommands.Command) {
 	all, topics := runscCommands()
 	all[command{newVolumeGroup()}] = volumeGroup
 	all[command{&mkfs{}}] = volumeGroup
-	all[fsckCommand{command{&fsck{}}}] = volumeGroup
+	all[command{&fsck{}}] = volumeGroup
 	all[command{&dump{}}] = debugGroup
 	all[command{&plugin{}}] = volumeGroup
 	all[command{&install{}}] = helperGroup
