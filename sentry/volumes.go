@@ -248,7 +248,7 @@ func (v *volume) serial() string {
 }
 
 func (v *volume) logf(format string, args ...any) {
-	v.config.Logf("volume "+v.spec.Name+": "+format, args...)
+	v.config.Logf("volume %s: "+format, append([]any{v.spec.Name}, args...)...)
 }
 
 // closeLocked writes the mounted file system back and stops its controller.

@@ -64,7 +64,7 @@ func TestVolumeSpecs(t *testing.T) {
 		{Kind: KindMemory, SizeBytes: 1 << 20},
 		{Name: "a/b", Kind: KindMemory, SizeBytes: 1 << 20},
 		{Name: "a,b", Kind: KindMemory, SizeBytes: 1 << 20},
-		{Name: strings.Repeat("a", 200), Kind: KindMemory, SizeBytes: 1 << 20},
+		{Name: strings.Repeat("a", 300), Kind: KindMemory, SizeBytes: 1 << 20},
 		{Name: "v", Kind: KindMemory},
 		{Name: "v", Kind: KindMemory, SizeBytes: -1},
 		{Name: "v", Kind: KindMemory, SizeBytes: 1 << 20, ReadOnly: true},
