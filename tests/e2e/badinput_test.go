@@ -27,7 +27,7 @@ type badMount struct {
 // spoiled makes a volume, lets change work on its image, and gives a mount of it.
 func spoiled(change func(t *testing.T, image string)) func(t *testing.T) specs.Mount {
 	return func(t *testing.T) specs.Mount {
-		v := newVolume(t, "--size=64M")
+		v := newUncheckedVolume(t, "--size=64M")
 		run(t, bundle("echo something > /data/file", lab.VolumeMount(v, "/data")))
 		change(t, inspect(t, v).Image)
 		return lab.VolumeMount(v, "/data")
@@ -57,13 +57,13 @@ func (zeros) Read(p []byte) (int, error) {
 
 func TestBadMounts(t *testing.T) {
 	r := plainRuntime(t)
-	newVolume(t, "--size=64M") // so that there is a registry
+	existing := newVolume(t, "--size=64M")
 	for _, c := range []badMount{
 		{"unknown volume", mountOf("nosuch"), []string{`volume "nosuch" does not exist`, "runsc-fs volume create nosuch"}},
 		{"no volume named", mountOf(""), []string{"/data"}},
 		{"path instead of a name", mountOf("/etc"), []string{"/etc", "/data"}},
 		{"path out of the registry", mountOf("../../etc"), []string{"../../etc"}},
-		{"unknown option", mountOf("nosuch", "colour=blue"), []string{"colour=blue"}},
+		{"unknown option", mountOf(existing, "colour=blue"), []string{"colour=blue"}},
 		{"wiped image", spoiled(func(t *testing.T, image string) {
 			overwrite(t, image, io.LimitReader(zeros{}, 64<<20))
 		}), []string{"blobfs"}},

@@ -131,8 +131,8 @@ func dockerID(t *testing.T, name string) string {
 	return dockerOK(t, "inspect", "--format={{.Id}}", name)
 }
 
-// dockerVolume makes a Docker volume that is removed when the test ends, and
-// returns what to give to -v before the colon.
+// dockerVolume makes a Docker volume that, when the test ends, must be free of
+// defects and is removed; it returns what to give to -v before the colon.
 func dockerVolume(t *testing.T, opts ...string) string {
 	t.Helper()
 	docker(t)
@@ -146,6 +146,11 @@ func dockerVolume(t *testing.T, opts ...string) string {
 		}
 		dockerOK(t, append(args, name)...)
 	}
-	t.Cleanup(func() { dockerOK(t, "volume", "rm", name) })
+	t.Cleanup(func() {
+		if !bindStorage() {
+			checkImage(t, filepath.Join(dockerVolumeRoot(), "volumes", name, "image"))
+		}
+		dockerOK(t, "volume", "rm", name)
+	})
 	return name
 }

@@ -64,6 +64,7 @@ func TestSQLiteCrash(t *testing.T) {
 			return strings.Count(c.Output(), "acked") > 300, nil
 		}))
 		must(t, c.KillSandbox(testContext(t, time.Minute)))
+		checkMount(t, m)
 		for line := range strings.Lines(c.Output()) {
 			if f := strings.Fields(line); len(f) == 3 && f[0] == "acked" && strings.HasSuffix(line, "\n") {
 				acked[f[1]+"|"+f[2]] = true

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -28,8 +29,21 @@ func command(t *testing.T, args ...string) (lab.Result, error) {
 	return r.Command(testContext(t, 2*time.Minute), args...)
 }
 
-// newVolume creates a volume that is removed when the test ends.
+// newVolume creates a volume. When the test ends, it must be free of defects, and is
+// removed.
 func newVolume(t *testing.T, args ...string) string {
+	t.Helper()
+	name := newUncheckedVolume(t, args...)
+	t.Cleanup(func() {
+		if info := inspect(t, name); info.Kind == "image" {
+			checkImage(t, info.Image)
+		}
+	})
+	return name
+}
+
+// newUncheckedVolume creates a volume that is removed when the test ends.
+func newUncheckedVolume(t *testing.T, args ...string) string {
 	t.Helper()
 	plainRuntime(t)
 	name := uniqueName(t, "v")
@@ -41,6 +55,32 @@ func newVolume(t *testing.T, args ...string) string {
 		}
 	})
 	return name
+}
+
+// checkImage has fsck look at an image. A defect fails the test and keeps a copy of
+// the image with the logs.
+func checkImage(t *testing.T, path string) {
+	t.Helper()
+	res, err := command(t, "fsck", path)
+	if err == nil {
+		return
+	}
+	kept := filepath.Join(shared.dir, uniqueName(t, "defect")+".img")
+	if _, copyErr := lab.Run(context.Background(), lab.Cmd{Argv: []string{"cp", "--sparse=always", path, kept}}); copyErr != nil {
+		kept = copyErr.Error()
+	}
+	t.Errorf("fsck of %s (kept as %s): %v\n%s", path, kept, err, res.Stdout)
+}
+
+// checkMount has fsck look at the image behind a mount, if it has one.
+func checkMount(t *testing.T, m specs.Mount) {
+	t.Helper()
+	if m.Type != "blobfs" {
+		return
+	}
+	if info := inspect(t, m.Source); info.Kind == "image" {
+		checkImage(t, info.Image)
+	}
 }
 
 // storage makes empty storage and returns its mount: a new volume, or a host
@@ -233,6 +273,43 @@ sort -u /tmp/sizes | wc -l
 [ $(head -1 /tmp/sizes) -gt 50000000 ] && echo most of it`, lab.VolumeMount(v, "/data")))
 	if want := strings.Repeat("No space left on device\n", 3) + "works\n1\nmost of it\n"; out != want {
 		t.Errorf("filling a volume: %q, want %q", out, want)
+	}
+}
+
+// TestBigTree copies a file tree of thousands of files, compares it before and after
+// a crash, renames and removes it, and wants all of its space back.
+func TestBigTree(t *testing.T) {
+	r := plainRuntime(t)
+	mount := lab.VolumeMount(newVolume(t, "--size=1G"), "/data")
+	const (
+		tree = "/usr/lib/x86_64-linux-gnu/perl-base /usr/share/perl /usr/share/zoneinfo /usr/lib/postgresql /usr/share/postgresql /etc"
+		same = `for d in ` + tree + `; do diff --no-dereference -r $d /data/tree$d || exit 1; done; echo same
+`
+		// Names, types, modes, owners, times, link counts and targets, of both trees.
+		attributes = `list() { (cd $1 && find $(echo ` + tree + ` | sed 's| /| ./|g;s|^/|./|') -not -type d -printf '%p %y %m %U %G %s %T@ %n %l\n' | sort); }
+[ "$(list /)" = "$(list /data/tree)" ] && echo attributes
+`
+	)
+	run(t, bundle("df --output=used /data | tail -1 > /data/used", mount))
+	c, err := r.Start(testContext(t, time.Minute), bundle("mkdir /data/tree && cp -a --parents "+tree+" /data/tree && sync && echo copied\n"+same+attributes+"sleep 600", mount))
+	must(t, err)
+	must(t, lab.WaitFor(testContext(t, 4*time.Minute), "the tree to be copied", 3*time.Minute, func() (bool, error) {
+		return strings.Contains(c.Output(), "attributes"), nil
+	}))
+	must(t, c.KillSandbox(testContext(t, time.Minute)))
+	must(t, c.Delete(testContext(t, time.Minute)))
+	checkMount(t, mount)
+	if got := c.Output(); got != "copied\nsame\nattributes\n" {
+		t.Fatalf("copying the tree: %s", got)
+	}
+	if got := run(t, bundle(same+attributes, mount)); got != "same\nattributes\n" {
+		t.Fatalf("after the crash: %s", got)
+	}
+	out := run(t, bundle(`mv /data/tree /data/moved && find /data/moved -type f | wc -l && rm -rf /data/moved && ls -A /data && sync
+before=$(cat /data/used); after=$(df --output=used /data | tail -1)
+[ $((after - before)) -lt 4096 ] && echo freed || echo "$before KiB were used before, $after KiB after"`, mount))
+	if f := strings.Fields(out); len(f) != 3 || f[1] != "used" || f[2] != "freed" {
+		t.Errorf("moving and removing the tree: %s", out)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 )
 
 // BinaryEnv names another runtime binary than bin/runsc-fs to test.
@@ -70,11 +71,27 @@ func CacheDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// NewDir makes a fresh directory for one lab below the cache directory.
+// NewDir makes a fresh directory for one lab below the cache directory, and removes
+// those of the same prefix whose makers have ended: a failed run's logs stay until
+// the next run.
 func NewDir(prefix string) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return "", err
 	}
-	return os.MkdirTemp(cache, prefix+"-")
+	old, _ := filepath.Glob(filepath.Join(cache, prefix+"-*"))
+	for _, dir := range old {
+		maker, err := os.ReadFile(filepath.Join(dir, "maker"))
+		if err == nil {
+			_, err = os.Stat("/proc/" + string(maker))
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			os.RemoveAll(dir)
+		}
+	}
+	dir, err := os.MkdirTemp(cache, prefix+"-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(dir, "maker"), []byte(strconv.Itoa(os.Getpid())), 0o644)
 }
