@@ -282,6 +282,9 @@ func (c *crashRun) check(crash crashdev.Crash, img *crashdev.Disk, arena *nvme.A
 	opts := e.testOptions()
 	opts.CacheBytes = 2 << 20
 	opts.Logf = func(text string, args ...any) { c.t.Errorf("%v: %s", crash, fmt.Sprintf(text, args...)) }
+	if err := checkVolume(e.dev); err != nil {
+		return fmt.Errorf("before mounting: %w", err)
+	}
 	fs, err := Mount(e.dev, opts)
 	if err != nil {
 		return fmt.Errorf("mounting: %w", err)
@@ -308,7 +311,13 @@ func (c *crashRun) check(crash crashdev.Crash, img *crashdev.Disk, arena *nvme.A
 		return err
 	}
 	root.DecRef()
-	return fs.Close()
+	if err := fs.Close(); err != nil {
+		return err
+	}
+	if err := checkVolume(e.dev); err != nil {
+		return fmt.Errorf("after mounting: %w", err)
+	}
+	return nil
 }
 
 func (c *crashRun) checkLog(e *env, root *Inode, k, point int) error {

@@ -196,15 +196,9 @@ func (i *Inode) writeFrames(b *batch, off, n int64) (int64, error) {
 	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
 	i.wbMu.Lock()
 	// Cached changes in the range are older: they must not be written over
-	// this later, and their reservations end here. Behind the end of the file
-	// they must be on disk before the size is logged.
-	flushFrom := start
-	i.mu.Lock()
-	if off+n > i.diskSize {
-		flushFrom = min(start, uint64(i.diskSize)/BlockSizeBytes)
-	}
-	i.mu.Unlock()
-	if err := i.writeBackLocked(flushFrom, end); err != nil {
+	// this later, and their reservations end here. What is dirty between the
+	// logged size and a new end must be on disk before that end is logged.
+	if err := i.writeBackLocked(start, end); err != nil {
 		i.wbMu.Unlock()
 		return 0, err
 	}
@@ -213,13 +207,10 @@ func (i *Inode) writeFrames(b *batch, off, n int64) (int64, error) {
 		return i.writeThroughCache(b, off, n)
 	}
 	i.fillMu.Lock()
-	err := i.writeFramesLocked(b, off, n)
+	done, err := i.writeFramesLocked(b, off, n)
 	i.fillMu.Unlock()
 	i.wbMu.Unlock()
-	if err != nil {
-		return 0, err
-	}
-	return n, nil
+	return done, err
 }
 
 // edgesWritten reports whether the blocks that [off, off+n) covers only partly
@@ -264,7 +255,7 @@ func (s *framesSource) CopyIn(b []byte) (done int, err error) {
 }
 
 // writeFramesLocked needs wbMu and fillMu: nobody reads or writes these blocks.
-func (i *Inode) writeFramesLocked(b *batch, off, n int64) error {
+func (i *Inode) writeFramesLocked(b *batch, off, n int64) (done int64, err error) {
 	fs := i.fs
 	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
 	for index := start; index < end; {
@@ -292,13 +283,14 @@ func (i *Inode) writeFramesLocked(b *batch, off, n int64) error {
 		}
 		if err != nil {
 			i.releaseRuns(b)
-			return err
+			return done, err
 		}
 		i.adoptRuns(b)
 		i.refreshCached(b, start, index, next, off, n)
+		done = min(int64(next)*BlockSizeBytes, off+n) - off
 		index = next
 	}
-	return nil
+	return done, nil
 }
 
 // writtenTo notes that all data below end is on the device.

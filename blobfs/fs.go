@@ -36,6 +36,11 @@ type FS struct {
 	dirtyMu sync.Mutex
 	dirty   []*Inode
 
+	// flushing is held shared by those who have taken an inode off that list
+	// until they have written it back, and exclusively for a moment by those
+	// who must not miss it.
+	flushing sync.RWMutex
+
 	errMu sync.Mutex
 	wbErr errState
 

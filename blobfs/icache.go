@@ -257,12 +257,12 @@ func (s *inodeShard) evictLocked() []*Inode {
 
 // busy reports whether memory knows of the inode what the store does not.
 func (i *Inode) busy() bool {
-	if i.onDirty.Load() || i.nDirty.Load() > 0 {
+	if i.onDirty.Load() || i.mustFlush() {
 		return true
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.attrDirty || i.wbErr.pending()
+	return i.wbErr.pending()
 }
 
 // reader is what Reader and Tx of the store have in common.

@@ -64,6 +64,9 @@ func TestModel(t *testing.T) {
 				fail(r.Run(*modelSteps))
 				fail(r.CheckAll())
 				fail(r.Remount())
+				fail(r.Close())
+				fail(blobfs.CheckVolume(dev))
+				fail(r.Mount())
 			}
 			fail(r.RemoveAll())
 			fail(r.Remount())

@@ -38,7 +38,6 @@ type PageCache struct {
 	mu    sync.Mutex
 	free  []*page
 	total int // frames taken from the arena
-	full  bool
 	slabs [][]page
 
 	clockMu sync.Mutex
@@ -124,7 +123,7 @@ func (c *PageCache) scrub(p *page) {
 // tree, or nil.
 func (c *PageCache) take() *page {
 	c.mu.Lock()
-	if len(c.free) == 0 && !c.full {
+	if len(c.free) == 0 {
 		c.growLocked()
 	}
 	n := len(c.free)
@@ -139,9 +138,15 @@ func (c *PageCache) take() *page {
 	return p
 }
 
-// growLocked adds a slab to the free list, if limit and arena allow.
+// growLocked adds a slab to the free list, if limit and arena allow. When most
+// frames are mapped the limit is higher: mappings are taken back by the
+// flusher, which needs time and locks that a Fault may be holding up.
 func (c *PageCache) growLocked() {
-	n := min(slabPages, c.limit-c.total)
+	limit := c.limit
+	if limit > 0 && c.mapped.Load() > int64(limit)*3/4 {
+		limit += limit / 4
+	}
+	n := min(slabPages, limit-c.total)
 	var frames []byte
 	for ; n > 0; n /= 2 {
 		var err error
@@ -150,7 +155,6 @@ func (c *PageCache) growLocked() {
 		}
 	}
 	if n <= 0 {
-		c.full = c.total >= c.limit // otherwise others may give something back
 		return
 	}
 	off, _ := c.arena.Offset(frames)
@@ -173,7 +177,7 @@ func (c *PageCache) growLocked() {
 func (c *PageCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.free, c.full = nil, true
+	c.free, c.limit = nil, 0
 	for _, slab := range c.slabs {
 		busy := false
 		for k := range slab {

@@ -126,25 +126,24 @@ func (fs *FS) markDirty(i *Inode) {
 	}
 }
 
-// popDirty takes the oldest inode off the list, with a reference, and reports
-// how many are left. It returns nil for one that is gone.
-func (fs *FS) popDirty() (i *Inode, left int) {
+// popDirty takes the oldest inode off the list, with a reference. It returns
+// nil for one that is gone.
+func (fs *FS) popDirty() *Inode {
 	fs.dirtyMu.Lock()
 	if len(fs.dirty) == 0 {
 		fs.dirtyMu.Unlock()
-		return nil, 0
+		return nil
 	}
-	i = fs.dirty[0]
+	i := fs.dirty[0]
 	fs.dirty[0] = nil
 	fs.dirty = fs.dirty[1:]
-	left = len(fs.dirty)
 	fs.dirtyMu.Unlock()
 	held := i.tryIncRef()
 	i.onDirty.Store(false)
 	if !held {
-		return nil, left
+		return nil
 	}
-	return i, left
+	return i
 }
 
 func (fs *FS) countDirty() int {
@@ -157,20 +156,13 @@ func (fs *FS) countDirty() int {
 func (fs *FS) flushAll() error {
 	var errs error
 	for n := fs.countDirty(); n > 0; n-- {
-		i, _ := fs.popDirty()
-		if i == nil {
-			continue
-		}
-		err := i.writeBackAll()
-		if err == nil {
-			err = i.logAttrs()
-		}
-		if err != nil {
-			fs.markDirty(i)
+		if _, err := fs.flushOne(true); err != nil {
 			errs = err
 		}
-		i.DecRef()
 	}
+	// Others may still be at it with inodes that they had taken off the list.
+	fs.flushing.Lock()
+	fs.flushing.Unlock() //nolint:staticcheck // waiting is all
 	return errs
 }
 
@@ -179,23 +171,42 @@ func (fs *FS) flushAll() error {
 func (fs *FS) writeBackSome(pages int64) error {
 	var errs error
 	for n := fs.countDirty(); n > 0 && pages > 0; n-- {
-		i, _ := fs.popDirty()
-		if i == nil {
-			continue
-		}
-		pages -= i.nDirty.Load()
-		if err := i.writeBackAll(); err != nil {
+		written, err := fs.flushOne(false)
+		if err != nil {
 			errs = err
 		}
-		i.mu.Lock()
-		again := i.attrDirty
-		i.mu.Unlock()
-		if again || i.nDirty.Load() > 0 {
-			fs.markDirty(i)
-		}
-		i.DecRef()
+		pages -= written
 	}
 	return errs
+}
+
+// flushOne writes back the oldest dirty inode, and logs its attributes if
+// attrs is set. It returns how many pages were dirty.
+func (fs *FS) flushOne(attrs bool) (pages int64, err error) {
+	fs.flushing.RLock()
+	i := fs.popDirty()
+	if i == nil {
+		fs.flushing.RUnlock()
+		return 0, nil
+	}
+	pages = i.nDirty.Load()
+	err = i.writeBackAll()
+	if err == nil && attrs {
+		err = i.logAttrs()
+	}
+	if i.mustFlush() {
+		fs.markDirty(i)
+	}
+	fs.flushing.RUnlock()
+	i.DecRef()
+	return pages, err
+}
+
+// mustFlush reports whether there is something to write back or log.
+func (i *Inode) mustFlush() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.attrDirty || i.nDirty.Load() > 0
 }
 
 // maxDirtyInodes is the number of dirty inodes that wakes the flusher early.

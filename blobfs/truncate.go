@@ -200,10 +200,11 @@ func (i *Inode) punch(first, end uint64) error {
 		return next >= end, err
 	})
 	i.ext.replace(first, end)
-	if err != nil || !kept {
-		return err
+	if err == nil && kept {
+		err = i.reserveKept(first, end)
 	}
-	return i.reserveKept(first, end)
+	i.checkInvariants()
+	return err
 }
 
 // zeroFaulted zeroes the cached pages in a range and reports whether there are any.

@@ -117,6 +117,7 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 	if to == blocksOf(size) {
 		i.settleSize(size)
 	}
+	i.checkInvariants()
 	return nil
 }
 

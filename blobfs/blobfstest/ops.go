@@ -652,7 +652,7 @@ func (r *Runner) Remount() error {
 	if err := r.Close(); err != nil {
 		return fmt.Errorf("seed %d, after operation %d: closing: %w", r.opts.Seed, r.ops, err)
 	}
-	if err := r.mount(); err != nil {
+	if err := r.Mount(); err != nil {
 		return fmt.Errorf("seed %d, after operation %d: mounting: %w", r.opts.Seed, r.ops, err)
 	}
 	return r.CheckAll()

@@ -55,10 +55,11 @@ func NewRunner(dev nvme.BlockDevice, opts Options) (*Runner, error) {
 		opts: opts, dev: dev, model: NewModel(), rng: rand.New(rand.NewPCG(opts.Seed, 1)),
 		tmp: map[*Node]bool{}, counts: map[string]int{},
 	}
-	return r, r.mount()
+	return r, r.Mount()
 }
 
-func (r *Runner) mount() (err error) {
+// Mount mounts again after Close.
+func (r *Runner) Mount() (err error) {
 	if r.fs, err = blobfs.Mount(r.dev, r.opts.Mount); err != nil {
 		return err
 	}
