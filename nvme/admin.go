@@ -83,11 +83,21 @@ func (c *Controller) identify(cns, nsid uint32) ([]byte, error) {
 
 // adminData carries out an admin command that returns up to one page.
 func (c *Controller) adminData(cmd spec.SubmissionEntry, n int) ([]byte, error) {
-	page, err := c.arena.Alloc(1)
-	if err != nil {
+	data := make([]byte, n)
+	if _, err := c.adminPage(cmd, data); err != nil {
 		return nil, err
 	}
-	clear(page)
+	return data, nil
+}
+
+// adminPage carries out an admin command whose data pointer is a page, which
+// begins with data before and is copied there afterwards.
+func (c *Controller) adminPage(cmd spec.SubmissionEntry, data []byte) (dw0 uint32, err error) {
+	page, err := c.arena.Alloc(1)
+	if err != nil {
+		return 0, err
+	}
+	clear(page[copy(page, data):])
 	off, _ := c.arena.Offset(page)
 	cmd.PRP1 = c.dmaBase + uint64(off)
 	r := c.exec(cmd)
@@ -96,19 +106,50 @@ func (c *Controller) adminData(cmd spec.SubmissionEntry, n int) ([]byte, error) 
 			c.reset(r.epoch, r.err) // afterwards the page is nobody's target
 		}
 		c.arena.Free(page)
-		return nil, r.err
+		return 0, r.err
 	}
-	data := append([]byte(nil), page[:n]...)
+	copy(data, page)
 	c.arena.Free(page)
-	return data, nil
+	return r.dw0, nil
 }
 
-// LogPage reads the first n bytes of a log page, at most 4096 (Base 2.0, 5.16).
+// LogPage reads the first n bytes of a log page, at most 4096 (Base 2.0, 5.16). An
+// event that the page belongs to stays what it is.
 func (c *Controller) LogPage(id uint8, n int) ([]byte, error) {
+	return c.logPage(id, n, spec.CDW10RAE)
+}
+
+// logPage reads a log page. Without spec.CDW10RAE among flags that lets the
+// controller report the next event that the page belongs to.
+func (c *Controller) logPage(id uint8, n int, flags uint32) ([]byte, error) {
 	if n < 4 || n > PageSizeBytes || n%4 != 0 {
 		return nil, fmt.Errorf("%w: %d bytes of a log page", ErrInvalidRequest, n)
 	}
-	return c.adminData(spec.SubmissionEntry{CDW0: spec.AdminGetLogPage, NSID: spec.NSIDAll, CDW10: uint32(n/4-1)<<16 | uint32(id)}, n)
+	return c.adminData(spec.SubmissionEntry{CDW0: spec.AdminGetLogPage, NSID: spec.NSIDAll, CDW10: uint32(n/4-1)<<16 | flags | uint32(id)}, n)
+}
+
+// Admin carries out an admin command that the driver has no method for. Its data,
+// at most 4096 bytes, goes through a page of the arena: data is what the
+// controller reads there, and has what it left there afterwards. Commands that
+// would change the driver's queues are refused.
+func (c *Controller) Admin(cmd spec.SubmissionEntry, data []byte) (dw0 uint32, err error) {
+	switch cmd.OPC() {
+	case spec.AdminCreateIOCQ, spec.AdminCreateIOSQ, spec.AdminDeleteIOCQ, spec.AdminDeleteIOSQ, spec.AdminAsyncEventReq, spec.AdminDoorbellConfig:
+		return 0, fmt.Errorf("%w: %s is the driver's", ErrInvalidRequest, spec.AdminCommandName(cmd.OPC()))
+	}
+	if len(data) > PageSizeBytes {
+		return 0, fmt.Errorf("%w: %d bytes of data of an admin command", ErrInvalidRequest, len(data))
+	}
+	return c.adminPage(cmd, data)
+}
+
+// SetTemperatureThreshold sets the composite temperature from which on the
+// controller raises a health event (Set Features, 04h), until it is reset.
+func (c *Controller) SetTemperatureThreshold(kelvin int) error {
+	if kelvin < 0 || kelvin > 0xffff {
+		return fmt.Errorf("%w: %d kelvin", ErrInvalidRequest, kelvin)
+	}
+	return c.exec(spec.SubmissionEntry{CDW0: spec.AdminSetFeatures, CDW10: spec.FeatureTemperature, CDW11: uint32(kelvin)}).err
 }
 
 // feature reads the current value of a feature (Base 2.0, 5.15).

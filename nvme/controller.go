@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,8 +29,23 @@ type ControllerInfo struct {
 	VolatileWriteCache      bool
 	AtomicWriteBlocks       int // AWUPF, 1's based
 	ONCS                    uint16
+	OACS                    uint16
+	OAES                    uint32
+	SGLS                    uint32
 	AbortLimit              int           // ACL, 1's based
+	EventLimit              int           // AERL, 1's based
+	ErrorLogEntries         int           // ELPE, 1's based
+	WarnKelvin, CritKelvin  int           // WCTEMP, CCTEMP; 0: not reported
 	ShutdownTime            time.Duration // RTD3E; 0: not reported
+}
+
+// limits are those of single commands beside MDTS (NVM 1.0, figure 102), as
+// numbers that can be used as they are.
+type limits struct {
+	verify, zeroes uint64 // bytes
+	ranges         int    // of Dataset Management
+	rangeBlocks    uint64
+	blocks         uint64 // of all ranges
 }
 
 // Controller is an enabled controller. All methods may be called concurrently.
@@ -41,15 +57,23 @@ type Controller struct {
 	cap     spec.CAP
 	start   time.Time
 	info    ControllerInfo
-	maxData int // bytes of one command: MDTS and Options
+	maxData int    // bytes of one command: MDTS and Options
+	sgl     uint32 // spec.SGLSAnywhere, spec.SGLSDword, 0: none
+	limits  limits
+	shadow  []byte // doorbell buffers; nil: not in use
 
 	admin *queuePair
 	io    []*queuePair // set up by Open, not changed afterwards
 
-	epoch   atomic.Uint64 // number of resets; written with all queues locked
-	resetMu sync.Mutex    // serialises reset and Close
-	failure error         // why the controller is given up, under resetMu
-	closed  bool          // under resetMu
+	epoch  atomic.Uint64 // number of resets; written with all queues locked
+	events eventQueue
+
+	namespacesMu sync.Mutex
+	namespaces   map[*Namespace]struct{} // open ones
+
+	resetMu sync.Mutex // serialises reset and Close
+	failure error      // why the controller is given up, under resetMu
+	closed  bool       // under resetMu
 }
 
 // Open initialises a controller (Base 2.0, 3.5.1): it disables it, sets up the
@@ -59,8 +83,10 @@ func Open(t Transport, opts Options) (*Controller, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
 	}
-	c := &Controller{t: t, arena: t.Arena(), dmaBase: t.DMABase(), opts: opts, start: time.Now()}
+	c := &Controller{t: t, arena: t.Arena(), dmaBase: t.DMABase(), opts: opts, start: time.Now(), namespaces: map[*Namespace]struct{}{}}
+	c.events.timer = time.AfterFunc(math.MaxInt64, c.PollEvents)
 	if err := c.open(); err != nil {
+		c.stopEvents()
 		c.quiesce()
 		c.freeQueues()
 		return nil, err
@@ -91,13 +117,41 @@ func (c *Controller) open() error {
 		return fmt.Errorf("identifying the controller: %w", err)
 	}
 	c.setInfo(page)
+	if page, err = c.identify(spec.CNSCommandSetCtrl, 0); err != nil {
+		var status *StatusError
+		if !errors.As(err, &status) {
+			return fmt.Errorf("identifying the NVM command set: %w", err)
+		}
+		page = make([]byte, spec.IdentifyBytes) // older than these limits
+	}
+	c.setLimits(page)
+	if err := c.openQueues(); err != nil {
+		return err
+	}
+	if err := c.checkHealth(); err != nil {
+		return err
+	}
+	if c.opts.EventInterval > 0 {
+		c.events.timer.Reset(c.opts.EventInterval)
+	}
+	return nil
+}
+
+// openQueues creates the I/O queues and enables events.
+func (c *Controller) openQueues() error {
 	c.admin.mu.Lock()
 	defer c.admin.mu.Unlock()
 	n, err := c.negotiateQueues(c.wantedQueues())
 	if err != nil {
 		return err
 	}
-	return c.createQueues(n)
+	if err := c.allocateShadow(n); err != nil {
+		return err
+	}
+	if err := c.createQueues(n); err != nil {
+		return err
+	}
+	return c.startEventsLocked()
 }
 
 // setInfo takes over the Identify Controller structure.
@@ -112,13 +166,47 @@ func (c *Controller) setInfo(page []byte) {
 		VolatileWriteCache: page[spec.IDCtrlVWC]&spec.VWCPresent != 0,
 		AtomicWriteBlocks:  int(le.Uint16(page[spec.IDCtrlAWUPF:])) + 1,
 		ONCS:               le.Uint16(page[spec.IDCtrlONCS:]),
+		OACS:               le.Uint16(page[spec.IDCtrlOACS:]),
+		OAES:               le.Uint32(page[spec.IDCtrlOAES:]),
+		SGLS:               le.Uint32(page[spec.IDCtrlSGLS:]),
 		AbortLimit:         int(page[spec.IDCtrlACL]) + 1,
+		EventLimit:         int(page[spec.IDCtrlAERL]) + 1,
+		ErrorLogEntries:    int(page[spec.IDCtrlELPE]) + 1,
+		WarnKelvin:         int(le.Uint16(page[spec.IDCtrlWCTEMP:])),
+		CritKelvin:         int(le.Uint16(page[spec.IDCtrlCCTEMP:])),
 		ShutdownTime:       time.Duration(le.Uint32(page[spec.IDCtrlRTD3E:])) * time.Microsecond,
 	}
 	c.maxData = c.opts.MaxTransferBytes
 	if mdts := page[spec.IDCtrlMDTS]; mdts != 0 && mdts < 20 {
 		c.info.MaxTransferBytes = PageSizeBytes << mdts
 		c.maxData = min(c.maxData, c.info.MaxTransferBytes)
+	}
+	if s := c.info.SGLS & spec.SGLSMask; (s == spec.SGLSAnywhere || s == spec.SGLSDword) && c.opts.Avoid&FeatureSGL == 0 {
+		c.sgl = s
+	}
+}
+
+// setLimits takes over the Identify Controller structure of the NVM command set.
+func (c *Controller) setLimits(page []byte) {
+	le := binary.LittleEndian
+	power := func(v uint8) uint64 { // as MDTS
+		if v == 0 || v >= 20 {
+			return math.MaxInt64
+		}
+		return PageSizeBytes << v
+	}
+	c.limits = limits{
+		verify: power(page[spec.IDNVMVSL]), zeroes: power(page[spec.IDNVMWZSL]),
+		ranges: spec.MaxDSMRanges, rangeBlocks: math.MaxUint32, blocks: math.MaxInt64,
+	}
+	if v := int(page[spec.IDNVMDMRL]); v != 0 {
+		c.limits.ranges = v
+	}
+	if v := le.Uint32(page[spec.IDNVMDMRSL:]); v != 0 {
+		c.limits.rangeBlocks = uint64(v)
+	}
+	if v := le.Uint64(page[spec.IDNVMDMSL:]); v != 0 {
+		c.limits.blocks = min(v, math.MaxInt64)
 	}
 }
 
@@ -169,6 +257,9 @@ func (c *Controller) negotiateQueues(n int) (int, error) {
 // createQueues makes n I/O queue pairs, using the memory of those that exist.
 func (c *Controller) createQueues(n int) error {
 	sqEntries, cqEntries := c.ioDepth()
+	if err := c.configureShadow(); err != nil {
+		return err
+	}
 	for i := range n {
 		id := uint16(i + 1)
 		if i == len(c.io) {
@@ -179,6 +270,7 @@ func (c *Controller) createQueues(n int) error {
 			c.io = append(c.io, q)
 		}
 		q := c.io[i]
+		q.setShadow(c.shadow)
 		cq := spec.SubmissionEntry{CDW0: spec.AdminCreateIOCQ, PRP1: q.cqAddr,
 			CDW10: uint32(cqEntries-1)<<16 | uint32(id), CDW11: spec.CDW11QueuePC}
 		if _, ok := c.t.(InterruptWaiter); ok {
@@ -250,6 +342,10 @@ func (c *Controller) freeQueues() {
 			q.mem, q.sq, q.cq, q.pages = nil, nil, nil, nil
 		}
 	}
+	if c.shadow != nil {
+		c.arena.Free(c.shadow)
+		c.shadow = nil
+	}
 }
 
 // Info is what the controller said about itself.
@@ -258,11 +354,12 @@ func (c *Controller) Info() ControllerInfo { return c.info }
 // QueuePairs is the number of I/O queue pairs in use.
 func (c *Controller) QueuePairs() int { return len(c.io) }
 
-// Close waits for outstanding requests, whose waiting is bounded by their
+// Close ends the treatment of events, waits for outstanding requests, whose waiting is bounded by their
 // deadlines, deletes the queues, notifies the controller of the shutdown
 // (Base 2.0, 3.6.1), disables it and closes the transport. Requests that come
 // later fail with ErrClosed. A second call does nothing.
 func (c *Controller) Close() error {
+	c.stopEvents()
 	for _, q := range c.io {
 		q.mu.Lock()
 		q.closing = true

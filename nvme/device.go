@@ -8,8 +8,12 @@ type Geometry struct {
 	MaxTransferBytes   int   // from MDTS; Do splits longer requests itself
 	AtomicWriteBytes   int   // from AWUPF: what power loss never tears; at least LBASizeBytes
 	VolatileWriteCache bool  // completed writes need a Flush (or FUA) to survive power loss
+	BoundaryBytes      int64 // from NOIOB: commands that cross a multiple of it are slower, so Do splits there; 0: none
 	Deallocate         bool  // Dataset Management deallocate is offered
 	WriteZeroes        bool  // Write Zeroes is offered
+	Compare            bool  // Namespace.Compare is offered
+	Verify             bool  // Namespace.Verify is offered
+	Copy               bool  // Namespace.Copy is offered
 }
 
 // SizeBytes is the capacity of the namespace.

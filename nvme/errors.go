@@ -14,6 +14,8 @@ var (
 	ErrMedia    = errors.New("nvme: media error")
 	ErrNoSpace  = errors.New("nvme: no space left on the device")
 	ErrReadOnly = errors.New("nvme: the device is write protected")
+	// ErrMiscompare: Compare found a difference.
+	ErrMiscompare = errors.New("nvme: data differs")
 )
 
 // Conditions of the controller. All but ErrClosed are ErrIO, too.
@@ -27,6 +29,9 @@ var (
 	ErrRemoved error = ioError("nvme: device was removed")
 	// ErrProtocol: the controller did what no controller may do.
 	ErrProtocol error = ioError("nvme: controller broke the protocol")
+	// ErrNamespaceChanged: the namespace was removed, formatted or replaced
+	// while it was open. It has to be opened anew.
+	ErrNamespaceChanged error = ioError("nvme: the namespace is not what was opened")
 	// ErrClosed: the device was closed.
 	ErrClosed = errors.New("nvme: device is closed")
 )
@@ -55,14 +60,12 @@ type StatusError struct {
 	Opcode  uint8  // of the command
 	Admin   bool   // the command went to the admin queue
 	NSID    uint32 // namespace of the command
-	SLBA    uint64 // first logical block, where the command has one
+	SLBA    uint64 // first logical block, where the command has one; of Copy: of its target
 }
 
 func newStatusError(cmd *spec.SubmissionEntry, s spec.Status, admin bool) *StatusError {
 	e := &StatusError{SCT: s.SCT(), SC: s.SC(), DNR: s.DNR(), Opcode: cmd.OPC(), Admin: admin, NSID: cmd.NSID}
-	switch {
-	case admin:
-	case e.Opcode == spec.CmdRead, e.Opcode == spec.CmdWrite, e.Opcode == spec.CmdWriteZeroes, e.Opcode == spec.CmdCompare:
+	if !admin && e.Opcode != spec.CmdFlush && e.Opcode != spec.CmdDSM {
 		e.SLBA = cmd.SLBA()
 	}
 	return e
@@ -85,7 +88,9 @@ func (e *StatusError) Is(target error) bool {
 	case ErrIO:
 		return true
 	case ErrMedia:
-		return e.SCT == 2
+		return e.SCT == 2 && e.Status() != spec.CompareFailure
+	case ErrMiscompare:
+		return e.Status() == spec.CompareFailure
 	case ErrNoSpace:
 		return e.Status() == spec.CapacityExceeded
 	case ErrReadOnly:

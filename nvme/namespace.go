@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"runsc-fs/nvme/spec"
@@ -18,8 +19,13 @@ type Namespace struct {
 	sizeBytes int64
 	lbaShift  uint
 	maxData   int
+	maxZeroes int64 // bytes of one Write Zeroes
+	maxVerify int64 // bytes of one Verify
+	copying   copyLimits
+	identity  [24]byte // NGUID and EUI64
 	closed    atomic.Bool
-	owner     bool // Close closes the controller, too
+	changed   atomic.Pointer[error] // why it was closed by the driver
+	owner     bool                  // Close closes the controller, too
 }
 
 var _ BlockDevice = (*Namespace)(nil)
@@ -66,7 +72,58 @@ func (c *Controller) Namespace(nsid uint32) (*Namespace, error) {
 	if err := ns.setGeometry(page); err != nil {
 		return nil, fmt.Errorf("namespace %d: %w", nsid, err)
 	}
+	c.namespacesMu.Lock()
+	c.namespaces[ns] = struct{}{}
+	c.namespacesMu.Unlock()
 	return ns, nil
+}
+
+// checkNamespaces looks at the open namespaces among ids, or at all of them,
+// after an event said that they changed. One that went away, was formatted
+// with other blocks or is another one now is closed: its users would write to
+// the wrong places. One that grew or shrank stays as it was opened.
+func (c *Controller) checkNamespaces(ids []uint32, all bool) {
+	c.namespacesMu.Lock()
+	var affected []*Namespace
+	for ns := range c.namespaces {
+		if all || slices.Contains(ids, ns.id) {
+			affected = append(affected, ns)
+		}
+	}
+	c.namespacesMu.Unlock()
+	for _, ns := range affected {
+		now := &Namespace{c: c, id: ns.id}
+		page, err := c.identify(spec.CNSNamespace, ns.id)
+		var status *StatusError
+		switch {
+		case err == nil:
+			err = now.setGeometry(page)
+		case !errors.As(err, &status):
+			c.opts.Logf("nvme: looking at namespace %d, which changed: %v", ns.id, err)
+			continue
+		}
+		switch {
+		case err != nil:
+		case now.lbaShift != ns.lbaShift:
+			err = fmt.Errorf("it has blocks of %d bytes instead of %d", now.geometry.LBASizeBytes, ns.geometry.LBASizeBytes)
+		case now.identity != ns.identity:
+			err = errors.New("it is another one")
+		default:
+			continue
+		}
+		err = fmt.Errorf("%w: namespace %d: %w", ErrNamespaceChanged, ns.id, err)
+		c.opts.Logf("nvme: %v", err)
+		ns.changed.CompareAndSwap(nil, &err)
+		ns.closed.Store(true)
+	}
+}
+
+// refusal is why a closed namespace takes no requests.
+func (ns *Namespace) refusal() error {
+	if err := ns.changed.Load(); err != nil {
+		return *err
+	}
+	return ErrClosed
 }
 
 // OpenNamespace opens a controller for one of its namespaces. Closing the
@@ -110,6 +167,14 @@ func (ns *Namespace) setGeometry(page []byte) error {
 	c := ns.c
 	ns.lbaShift = lbads
 	ns.maxData = min(c.maxData, spec.MaxNLB<<lbads)
+	ns.maxZeroes = int64(min(spec.MaxNLB<<lbads, c.limits.zeroes))
+	ns.maxVerify = int64(min(spec.MaxNLB<<lbads, c.limits.verify))
+	copy(ns.identity[:], page[spec.IDNSNGUID:])
+	ns.setCopyLimits(page)
+	boundary := int64(le.Uint16(page[spec.IDNSNOIOB:])) << lbads
+	if boundary < PageSizeBytes || boundary >= int64(blocks)<<lbads {
+		boundary = 0 // no boundary, or not one to be taken seriously
+	}
 	ns.sizeBytes = int64(blocks) << lbads
 	atomicBlocks := c.info.AtomicWriteBlocks
 	if page[spec.IDNSNSFEAT]&spec.NSFEATAtomics != 0 {
@@ -130,8 +195,12 @@ func (ns *Namespace) setGeometry(page []byte) error {
 		MaxTransferBytes:   ns.maxData,
 		AtomicWriteBytes:   min(atomicBlocks<<lbads, ns.maxData),
 		VolatileWriteCache: vwc,
+		BoundaryBytes:      boundary,
 		Deallocate:         c.info.ONCS&spec.ONCSDSM != 0,
 		WriteZeroes:        c.info.ONCS&spec.ONCSWriteZeroes != 0,
+		Compare:            c.info.ONCS&spec.ONCSCompare != 0,
+		Verify:             c.info.ONCS&spec.ONCSVerify != 0,
+		Copy:               c.info.ONCS&spec.ONCSCopy != 0 && ns.copying.ranges > 0,
 	}
 	return nil
 }
@@ -190,6 +259,9 @@ func (ns *Namespace) Do(reqs []Request) error {
 // Close implements BlockDevice.
 func (ns *Namespace) Close() error {
 	ns.closed.Store(true)
+	ns.c.namespacesMu.Lock()
+	delete(ns.c.namespaces, ns)
+	ns.c.namespacesMu.Unlock()
 	for _, q := range ns.c.io {
 		q.waitIdle(ns)
 	}

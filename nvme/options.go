@@ -12,6 +12,15 @@ const (
 	maxTransferLimit = 64 << 20
 )
 
+// Features are things that some controllers offer and the driver would use.
+type Features uint
+
+// Features that can be avoided.
+const (
+	FeatureSGL            Features = 1 << iota // scatter gather lists
+	FeatureDoorbellBuffer                      // doorbells in memory
+)
+
 // Options are the parameters of the driver. The zero value is a good choice.
 type Options struct {
 	// QueuePairs is how many I/O queue pairs are wanted; the controller may
@@ -32,7 +41,17 @@ type Options struct {
 	// Retries is how often a command is sent again after a status without DNR
 	// or a reset of the controller. Default 3; negative: never.
 	Retries int
-	// Logf takes notices of timeouts and resets. Default: nowhere.
+	// Avoid are features of the controller that are not to be used.
+	Avoid Features
+	// EventInterval is how often the driver looks for asynchronous events of a
+	// controller that is not waited for. Default 10 s; negative: never.
+	EventInterval time.Duration
+	// OnEvent is told of asynchronous events, one at a time, on a goroutine of
+	// its own or in PollEvents. It must not call PollEvents or Controller.Close,
+	// which wait for it. Default: nobody.
+	OnEvent func(Event)
+	// Logf takes notices of timeouts, resets, events and the controller's health.
+	// Default: nowhere.
 	Logf func(format string, args ...any)
 }
 
@@ -54,6 +73,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.Retries == 0 {
 		o.Retries = 3
+	}
+	if o.EventInterval == 0 {
+		o.EventInterval = 10 * time.Second
 	}
 	o.Retries = min(max(o.Retries, 0), 100)
 	if o.Logf == nil {

@@ -93,6 +93,7 @@ type queuePair struct {
 	pgAddr uint64
 	sqBell uint32
 	cqBell uint32
+	shadow *shadow // doorbells in memory; nil: registers only
 
 	mu        sync.Mutex
 	dead      error // set when nothing can be sent any more
@@ -102,6 +103,7 @@ type queuePair struct {
 	sqRung    uint16 // tail that the controller knows
 	sqHead    uint16 // as last reported in a completion
 	cqHead    uint16
+	cqRung    uint16
 	cqOwed    int // completions consumed but not reported by the doorbell
 	cqLazy    int // how many may be owed
 	phase     uint32
@@ -156,7 +158,7 @@ func newQueuePair(c *Controller, id uint16, depth, cqEntries, listPages int) (*q
 func (q *queuePair) rewindLocked() {
 	clear(q.cq)
 	q.sqTail, q.sqRung, q.sqHead = 0, 0, 0
-	q.cqHead, q.cqOwed, q.phase = 0, 0, 1
+	q.cqHead, q.cqRung, q.cqOwed, q.phase = 0, 0, 0, 1
 	q.fault = nil
 }
 
@@ -166,8 +168,11 @@ func (q *queuePair) beginLocked(ns *Namespace, reqs []Request) (*batch, error) {
 	if q.dead != nil {
 		return nil, q.dead
 	}
-	if q.closing || ns.closed.Load() {
+	if q.closing {
 		return nil, ErrClosed
+	}
+	if ns.closed.Load() {
+		return nil, ns.refusal()
 	}
 	var b *batch
 	if n := len(q.batches); n > 0 {
@@ -257,8 +262,9 @@ func (q *queuePair) sendLocked(s *slot, i uint16) {
 
 func (q *queuePair) ringLocked() {
 	if q.sqTail != q.sqRung {
+		old := q.sqRung
 		q.sqRung = q.sqTail
-		q.c.t.Write32(q.sqBell, uint32(q.sqTail))
+		q.ringSQ(old, q.sqTail)
 	}
 }
 
@@ -283,7 +289,9 @@ func (q *queuePair) reapLocked() int {
 	}
 	if q.cqOwed >= q.cqLazy {
 		q.cqOwed = 0
-		q.c.t.Write32(q.cqBell, uint32(q.cqHead))
+		old := q.cqRung
+		q.cqRung = q.cqHead
+		q.ringCQ(old, q.cqHead)
 	}
 	if n > 0 {
 		q.ringLocked() // for commands that are tried again
@@ -346,6 +354,8 @@ func (q *queuePair) finishLocked(s *slot, i uint16, dw0 uint32, err error) {
 	}
 	b.inFlight--
 	switch {
+	case b == &q.c.events.b:
+		q.c.arriveLocked(dw0, err)
 	case b.ns == nil:
 		b.dw0, b.err = dw0, err
 	case err != nil:

@@ -72,6 +72,7 @@ func (q *queuePair) waitLocked(b *batch, w *waiter) {
 	default:
 		epoch := q.c.epoch.Load()
 		late := q.expireLocked(b, now, q.c.opts.CommandTimeout)
+		q.insistLocked()
 		q.mu.Unlock()
 		if late {
 			q.c.abortExpired(q, b, epoch)
@@ -211,6 +212,9 @@ func (c *Controller) restart() error {
 	}
 	if err == nil {
 		err = c.createQueues(n)
+	}
+	if err == nil {
+		err = c.startEventsLocked()
 	}
 	return err
 }

@@ -3,7 +3,6 @@ package nvme
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"unsafe"
 
 	"runsc-fs/nvme/spec"
@@ -57,7 +56,7 @@ func (ns *Namespace) startRequest(b *batch, r *Request) error {
 	g := &ns.geometry
 	var total int64
 	switch r.Op {
-	case OpRead, OpWrite:
+	case OpRead, OpWrite, opCompare:
 		for _, p := range r.Vec {
 			if len(p) == 0 {
 				continue
@@ -75,6 +74,16 @@ func (ns *Namespace) startRequest(b *batch, r *Request) error {
 	case OpDeallocate:
 		if !g.Deallocate {
 			return fmt.Errorf("%w: deallocate", ErrUnsupported)
+		}
+		total = r.LengthBytes
+	case opVerify:
+		total = r.LengthBytes
+	case opCopy:
+		if len(r.Vec) != 1 || len(r.Vec[0]) < copyRangeBytes || len(r.Vec[0]) > PageSizeBytes {
+			return fmt.Errorf("%w: copy without source ranges", ErrInvalidRequest)
+		}
+		if off, ok := ns.c.arena.Offset(r.Vec[0]); !ok || off%PageSizeBytes != 0 {
+			return fmt.Errorf("%w: memory outside the arena", ErrInvalidRequest)
 		}
 		total = r.LengthBytes
 	case OpFlush:
@@ -108,19 +117,37 @@ func (q *queuePair) buildLocked(b *batch, r *Request, s *slot) bool {
 	case OpDeallocate:
 		return q.buildDeallocateLocked(b, s)
 	case OpWriteZeroes:
-		n := min(left, spec.MaxNLB<<ns.lbaShift)
+		n := min(left, ns.maxZeroes)
 		s.cmd.CDW0 = spec.CmdWriteZeroes
 		q.setExtentLocked(b, r, s, n)
 		b.advance(n)
 		return true
+	case opVerify:
+		n := min(left, ns.maxVerify)
+		s.cmd.CDW0 = spec.CmdVerify
+		q.setExtentLocked(b, r, s, n)
+		b.advance(n)
+		return true
+	case opCopy:
+		q.buildCopyLocked(b, r, s)
+		b.advance(left)
+		return true
 	}
-	n, ok := q.mapLocked(b, r, s, int(min(left, int64(ns.maxData))))
-	if !ok {
-		return false
+	limit := min(left, int64(ns.maxData))
+	// What is written atomically must stay one command.
+	if g := &ns.geometry; g.BoundaryBytes != 0 && (r.Op != OpWrite || b.total > int64(g.AtomicWriteBytes)) {
+		limit = min(limit, g.BoundaryBytes-(r.OffsetBytes+b.done)%g.BoundaryBytes)
 	}
 	s.cmd.CDW0 = spec.CmdRead
-	if r.Op == OpWrite {
+	switch r.Op {
+	case OpWrite:
 		s.cmd.CDW0 = spec.CmdWrite
+	case opCompare:
+		s.cmd.CDW0 = spec.CmdCompare
+	}
+	n, ok := q.mapLocked(b, r, s, int(limit))
+	if !ok {
+		return false
 	}
 	q.setExtentLocked(b, r, s, int64(n))
 	for rest := n; rest > 0; { // move on in Vec
@@ -147,7 +174,7 @@ func (q *queuePair) setExtentLocked(b *batch, r *Request, s *slot, n int64) {
 	shift := b.ns.lbaShift
 	s.cmd.SetSLBA(uint64(r.OffsetBytes+b.done) >> shift)
 	s.cmd.CDW12 = uint32(n>>shift) - 1
-	if r.FUA && r.Op != OpRead && b.ns.geometry.VolatileWriteCache {
+	if r.FUA && (r.Op == OpWrite || r.Op == OpWriteZeroes) && b.ns.geometry.VolatileWriteCache {
 		s.cmd.CDW12 |= spec.CDW12FUA
 	}
 }
@@ -159,8 +186,9 @@ func (q *queuePair) buildDeallocateLocked(b *batch, s *slot) bool {
 	if !ok {
 		return false
 	}
-	ns, n := b.ns, 0
-	for n < spec.MaxDSMRanges && b.next < len(b.reqs) && b.reqs[b.next].Op == OpDeallocate {
+	ns, n, limits := b.ns, 0, &b.ns.c.limits
+	room := limits.blocks
+	for n < limits.ranges && room > 0 && b.next < len(b.reqs) && b.reqs[b.next].Op == OpDeallocate {
 		r := &b.reqs[b.next]
 		if !b.started {
 			if err := ns.startRequest(b, r); err != nil || b.total == 0 {
@@ -172,7 +200,8 @@ func (q *queuePair) buildDeallocateLocked(b *batch, s *slot) bool {
 			}
 			b.started = true
 		}
-		blocks := min(uint64(b.total-b.done)>>ns.lbaShift, math.MaxUint32)
+		blocks := min(uint64(b.total-b.done)>>ns.lbaShift, limits.rangeBlocks, room)
+		room -= blocks
 		e := page[n*16:]
 		binary.LittleEndian.PutUint32(e, 0)
 		binary.LittleEndian.PutUint32(e[4:], uint32(blocks))
@@ -192,9 +221,10 @@ func (q *queuePair) buildDeallocateLocked(b *batch, s *slot) bool {
 // returns how many bytes the command covers, a multiple of the block size.
 //
 // PRPs describe memory that is contiguous but for page boundaries (Base 2.0,
-// 4.1.1). A command ends where the pieces of Vec do not fit that, if a logical
-// block ends there, too. A block that itself consists of pieces that do not fit
-// is bounced: it goes through a page of the queue.
+// 4.1.1). Where the pieces of Vec do not fit that, an SGL takes their place if
+// the controller knows those. Else the command ends there, if a logical block
+// does, too; a block that itself consists of pieces that do not fit is bounced:
+// it goes through a page of the queue.
 func (q *queuePair) mapLocked(b *batch, r *Request, s *slot, limit int) (int, bool) {
 	mask := 1<<b.ns.lbaShift - 1
 	for {
@@ -206,6 +236,12 @@ func (q *queuePair) mapLocked(b *batch, r *Request, s *slot, limit int) (int, bo
 			return n, true
 		}
 		q.freePagesLocked(s)
+		if q.c.sgl != 0 {
+			if m, ok := q.buildSGLLocked(b, r, s, limit); m > n || !ok {
+				return m, ok
+			}
+			q.dropSGLLocked(s)
+		}
 		if limit = n &^ mask; limit == 0 { // else the same again, for fewer pages
 			return q.bounceLocked(b, r, s)
 		}
@@ -300,7 +336,7 @@ func (q *queuePair) bounceLocked(b *batch, r *Request, s *slot) (int, bool) {
 	}
 	n := int(min(b.total-b.done, PageSizeBytes)) &^ (1<<b.ns.lbaShift - 1)
 	s.cmd.PRP1, s.cmd.PRP2 = addr, 0
-	if r.Op == OpRead {
+	if s.cmd.OPC() == spec.CmdRead {
 		s.bounce, s.bounceVec, s.bounceOff, s.bytes = true, b.vec, b.off, n
 		return n, true
 	}

@@ -22,22 +22,31 @@ type Config struct {
 	MDTS            int // Identify Controller, MDTS
 	MaxQueueEntries int // CAP.MQES + 1
 	Namespaces      int // number of namespaces, at least 1
+	BoundaryBlocks  int // Identify Namespace, NOIOB
+	DoorbellBuffer  bool
 	Driver          nvme.Options
 }
 
 func (c Config) String() string {
-	return fmt.Sprintf("lba%d,mdts%d,entries%d,pairs%d,depth%d,max%d",
+	s := fmt.Sprintf("lba%d,mdts%d,entries%d,pairs%d,depth%d,max%d",
 		c.LBASizeBytes, c.MDTS, c.MaxQueueEntries, c.Driver.QueuePairs, c.Driver.QueueDepth, c.Driver.MaxTransferBytes)
+	if c.BoundaryBlocks != 0 {
+		s += fmt.Sprintf(",boundary%d", c.BoundaryBlocks)
+	}
+	if c.DoorbellBuffer {
+		s += ",dbbuf"
+	}
+	return s + fmt.Sprintf(",avoid%d", c.Driver.Avoid)
 }
 
 // configs are the kinds of devices that the suite goes through.
 var configs = []Config{
 	{},
-	{LBASizeBytes: 4096},
-	{LBASizeBytes: 512, MDTS: 1, Driver: nvme.Options{QueuePairs: 1, QueueDepth: 4}},
-	{LBASizeBytes: 4096, MDTS: 12, Driver: nvme.Options{QueuePairs: 2, QueueDepth: 64, MaxTransferBytes: 3 << 20}},
-	{LBASizeBytes: 512, MaxQueueEntries: 8, Driver: nvme.Options{QueuePairs: 3, QueueDepth: 256}},
-	{LBASizeBytes: 512, MDTS: 3, Driver: nvme.Options{QueuePairs: 1, QueueDepth: 2}},
+	{LBASizeBytes: 4096, DoorbellBuffer: true},
+	{LBASizeBytes: 512, MDTS: 1, Driver: nvme.Options{QueuePairs: 1, QueueDepth: 4, Avoid: nvme.FeatureSGL | nvme.FeatureDoorbellBuffer}},
+	{LBASizeBytes: 4096, MDTS: 12, BoundaryBlocks: 48, Driver: nvme.Options{QueuePairs: 2, QueueDepth: 64, MaxTransferBytes: 3 << 20}},
+	{LBASizeBytes: 512, MaxQueueEntries: 8, Driver: nvme.Options{QueuePairs: 3, QueueDepth: 256, Avoid: nvme.FeatureSGL}},
+	{LBASizeBytes: 512, MDTS: 3, BoundaryBlocks: 24, DoorbellBuffer: true, Driver: nvme.Options{QueuePairs: 1, QueueDepth: 2}},
 }
 
 // OpenDevice opens a fresh device with the content zero. The test closes it.
@@ -65,6 +74,11 @@ func RunTransport(t *testing.T, open OpenTransport, opts Options) {
 		return dev
 	}, opts)
 	t.Run("Controller", func(t *testing.T) { testController(t, open) })
+	t.Run("Logs", func(t *testing.T) { testLogs(t, open) })
+	t.Run("Events", func(t *testing.T) { testEvents(t, open) })
+	for _, lba := range []int{512, 4096} {
+		t.Run(fmt.Sprintf("Extras/lba%d", lba), func(t *testing.T) { testExtras(t, open, lba, opts) })
+	}
 }
 
 // Run runs the tests that a device of any kind passes.
@@ -89,11 +103,7 @@ func Run(t *testing.T, open OpenDevice, opts Options) {
 				if c.SizeBytes == 0 {
 					c.SizeBytes = 16 << 20
 				}
-				t.Run(c.String(), func(t *testing.T) {
-					r := newRig(t, open, c)
-					r.slow = opts.Slow
-					test.run(r)
-				})
+				t.Run(c.String(), func(t *testing.T) { test.run(newRig(t, open, c, opts)) })
 			}
 		})
 	}
@@ -116,11 +126,11 @@ type rig struct {
 // transferPages is the memory of a rig.
 const transferPages = 2560
 
-func newRig(t *testing.T, open OpenDevice, c Config) *rig {
+func newRig(t *testing.T, open OpenDevice, c Config, opts Options) *rig {
 	t.Helper()
 	seed := rand.Uint64()
 	dev := open(t, c)
-	r := &rig{T: t, dev: dev, geo: dev.Geometry(), seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), arena: dev.Arena()}
+	r := &rig{T: t, dev: dev, geo: dev.Geometry(), slow: opts.Slow, seed: seed, rng: rand.New(rand.NewPCG(seed, 3)), arena: dev.Arena()}
 	r.lba = int(r.geo.LBASizeBytes)
 	run, err := r.arena.Alloc(transferPages)
 	if err != nil {

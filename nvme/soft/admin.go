@@ -2,7 +2,6 @@ package soft
 
 import (
 	"encoding/binary"
-	"time"
 
 	"runsc-fs/nvme"
 	"runsc-fs/nvme/spec"
@@ -13,6 +12,11 @@ const (
 	aerl = 3  // outstanding Asynchronous Event Requests
 	acl  = 3  // outstanding Aborts
 	elpe = 63 // error log entries
+
+	warnKelvin, critKelvin = 343, 353 // WCTEMP, CCTEMP
+	spareThreshold         = 10       // percent
+
+	mssrl, mcl, msrc = 1024, 4096, 127 // limits of Copy; msrc is 0's based
 )
 
 // errorEntry is what the Error Information log keeps of a failed command.
@@ -63,6 +67,8 @@ func (c *Controller) admin(sq *submissionQueue, cmd *spec.SubmissionEntry) (dw0 
 		status = c.getLogPage(sq, cmd)
 	case spec.AdminAbort:
 		dw0 = c.abort(uint16(cmd.CDW10), uint16(cmd.CDW10>>16))
+	case spec.AdminDoorbellConfig:
+		status = c.configureDoorbells(cmd)
 	case spec.AdminAsyncEventReq:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -185,14 +191,24 @@ func (c *Controller) identify(sq *submissionQueue, cmd *spec.SubmissionEntry) sp
 		if cmd.NSID == 0 || uint64(cmd.NSID) > uint64(len(c.namespaces)) {
 			return spec.InvalidNamespace | spec.StatusDNR
 		}
-		c.identifyNamespace(page, cmd.NSID)
+		if !c.namespaces[cmd.NSID-1].detached.Load() { // else all zero
+			c.identifyNamespace(page, cmd.NSID)
+		}
 	case spec.CNSActiveNSIDList:
 		if cmd.NSID >= spec.NSIDAll-1 {
 			return spec.InvalidNamespace | spec.StatusDNR
 		}
-		for i, id := 0, uint64(cmd.NSID)+1; id <= uint64(len(c.namespaces)) && i < len(page); i, id = i+4, id+1 {
-			binary.LittleEndian.PutUint32(page[i:], uint32(id))
+		for i, id := 0, uint64(cmd.NSID)+1; id <= uint64(len(c.namespaces)) && i < len(page); id++ {
+			if !c.namespaces[id-1].detached.Load() {
+				binary.LittleEndian.PutUint32(page[i:], uint32(id))
+				i += 4
+			}
 		}
+	case spec.CNSCommandSetCtrl:
+		if cmd.CDW11>>24 != 0 { // CSI: only the NVM command set
+			return invalidField
+		}
+		page[spec.IDNVMVSL] = uint8(c.opts.MDTS)
 	default:
 		return invalidField
 	}
@@ -215,14 +231,23 @@ func (c *Controller) identifyController(page []byte) {
 	page[spec.IDCtrlMDTS] = uint8(c.opts.MDTS)
 	le.PutUint16(page[spec.IDCtrlCNTLID:], 1)
 	le.PutUint32(page[spec.IDCtrlVER:], spec.Version20)
+	le.PutUint32(page[spec.IDCtrlOAES:], spec.EventNamespace)
 	page[spec.IDCtrlCNTRLTYPE] = 1 // I/O controller
+	if c.opts.DoorbellBuffer {
+		le.PutUint16(page[spec.IDCtrlOACS:], spec.OACSDoorbellConfig)
+	}
 	page[spec.IDCtrlACL] = acl
 	page[spec.IDCtrlAERL] = aerl
+	page[spec.IDCtrlLPA] = 1 << 2 // Get Log Page knows offsets
 	page[spec.IDCtrlELPE] = elpe
+	le.PutUint16(page[spec.IDCtrlWCTEMP:], warnKelvin)
+	le.PutUint16(page[spec.IDCtrlCCTEMP:], critKelvin)
 	page[spec.IDCtrlSQES] = spec.SQESLog2<<4 | spec.SQESLog2
 	page[spec.IDCtrlCQES] = spec.CQESLog2<<4 | spec.CQESLog2
 	le.PutUint32(page[spec.IDCtrlNN:], uint32(len(c.namespaces)))
-	le.PutUint16(page[spec.IDCtrlONCS:], spec.ONCSCompare|spec.ONCSDSM|spec.ONCSWriteZeroes)
+	le.PutUint16(page[spec.IDCtrlONCS:], spec.ONCSCompare|spec.ONCSDSM|spec.ONCSWriteZeroes|spec.ONCSVerify|spec.ONCSCopy)
+	le.PutUint16(page[spec.IDCtrlOCFS:], 1) // ranges of format 0
+	le.PutUint32(page[spec.IDCtrlSGLS:], spec.SGLSAnywhere)
 	if c.vwc {
 		page[spec.IDCtrlVWC] = 3<<1 | spec.VWCPresent // Flush takes NSID FFFFFFFFh
 	}
@@ -243,6 +268,10 @@ func (c *Controller) identifyNamespace(page []byte, nsid uint32) {
 		le.PutUint16(page[spec.IDNSNAWUN:], uint16(units-1))
 		le.PutUint16(page[spec.IDNSNAWUPF:], uint16(units-1))
 	}
+	le.PutUint16(page[spec.IDNSNOIOB:], c.opts.BoundaryBlocks)
+	le.PutUint16(page[spec.IDNSMSSRL:], mssrl)
+	le.PutUint32(page[spec.IDNSMCL:], mcl)
+	page[spec.IDNSMSRC] = msrc
 	le.PutUint64(page[spec.IDNSEUI64:], uint64(nsid))
 	le.PutUint32(page[spec.IDNSLBAF:], uint32(ns.lbaShift)<<16) // one format, no metadata
 }
@@ -275,8 +304,17 @@ func (c *Controller) setFeature(cmd *spec.SubmissionEntry) (uint32, spec.Status)
 				}
 			}
 		}
-	case spec.FeatureArbitration, spec.FeatureTemperature, spec.FeatureErrorRecovery, spec.FeatureIntCoalescing,
-		spec.FeatureIntVectorConfig, spec.FeatureWriteAtomicity, spec.FeatureAsyncEventConfig:
+	case spec.FeatureTemperature:
+		if v>>16 != 0 {
+			return 0, invalidField // only the upper limit of the composite temperature
+		}
+		c.threshold.Store(v)
+		c.judgeHealth()
+	case spec.FeatureAsyncEventConfig:
+		c.eventMask.Store(v)
+		c.judgeHealth()
+	case spec.FeatureArbitration, spec.FeatureErrorRecovery, spec.FeatureIntCoalescing,
+		spec.FeatureIntVectorConfig, spec.FeatureWriteAtomicity:
 		c.features[fid] = v
 	case spec.FeaturePowerManagement:
 		if v&0x1f != 0 {
@@ -305,8 +343,12 @@ func (c *Controller) getFeature(cmd *spec.SubmissionEntry) (uint32, spec.Status)
 			return 1, spec.Success
 		}
 		return 0, spec.Success
-	case spec.FeatureArbitration, spec.FeaturePowerManagement, spec.FeatureTemperature, spec.FeatureErrorRecovery,
-		spec.FeatureIntCoalescing, spec.FeatureIntVectorConfig, spec.FeatureWriteAtomicity, spec.FeatureAsyncEventConfig:
+	case spec.FeatureTemperature:
+		return c.threshold.Load(), spec.Success
+	case spec.FeatureAsyncEventConfig:
+		return c.eventMask.Load(), spec.Success
+	case spec.FeatureArbitration, spec.FeaturePowerManagement, spec.FeatureErrorRecovery,
+		spec.FeatureIntCoalescing, spec.FeatureIntVectorConfig, spec.FeatureWriteAtomicity:
 		return c.features[fid], spec.Success
 	}
 	return 0, invalidField
@@ -334,77 +376,4 @@ func (c *Controller) abort(sqid, cid uint16) uint32 {
 		c.postLocked(found.sq, cid, spec.AbortRequested, 0)
 	}
 	return 0
-}
-
-func (c *Controller) getLogPage(sq *submissionQueue, cmd *spec.SubmissionEntry) spec.Status {
-	numd := uint64(cmd.CDW11&0xffff)<<16 | uint64(cmd.CDW10>>16)
-	size := (numd + 1) * 4
-	offset := uint64(cmd.CDW13)<<32 | uint64(cmd.CDW12)
-	var page []byte
-	switch cmd.CDW10 & 0xff {
-	case spec.LogError:
-		page = c.errorPage()
-	case spec.LogSMART:
-		page = c.smartPage()
-	case spec.LogFirmwareSlot:
-		page = make([]byte, 512)
-		page[0] = 1
-		copy(page[8:], "1.0     ")
-	default:
-		return spec.InvalidLogPage | spec.StatusDNR
-	}
-	if offset > uint64(len(page)) || offset%4 != 0 || size > uint64(c.maxData) {
-		return invalidField
-	}
-	data := make([]byte, size) // what lies behind the page reads as zeroes
-	copy(data, page[offset:])
-	return c.reply(sq, cmd, data)
-}
-
-// errorPage is the Error Information log (Base 2.0, figure 205), newest first.
-func (c *Controller) errorPage() []byte {
-	const entry = 64
-	page := make([]byte, (elpe+1)*entry)
-	le := binary.LittleEndian
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i := range c.errorLog {
-		e, p := c.errorLog[len(c.errorLog)-1-i], page[i*entry:]
-		le.PutUint64(p, e.count)
-		le.PutUint16(p[8:], e.sqid)
-		le.PutUint16(p[10:], e.cid)
-		le.PutUint16(p[12:], uint16(e.status)<<1)
-		le.PutUint16(p[14:], 0xffff) // no parameter location
-		le.PutUint64(p[16:], e.lba)
-		le.PutUint32(p[24:], e.nsid)
-	}
-	return page
-}
-
-// smartPage is the SMART / Health Information log (Base 2.0, figure 207).
-func (c *Controller) smartPage() []byte {
-	page := make([]byte, 512)
-	le := binary.LittleEndian
-	c.mu.Lock()
-	n, errors := c.gone, c.errorCount
-	c.mu.Unlock()
-	for i := range c.sqs[1:] {
-		if sq := c.sqs[1+i].Load(); sq != nil {
-			sq.cq.mu.Lock()
-			n.add(sq.counters)
-			sq.cq.mu.Unlock()
-		}
-	}
-	const unitBytes = 512 * 1000
-	le.PutUint16(page[1:], 310) // kelvin
-	page[3], page[4] = 100, 10  // available spare and its threshold, percent
-	le.PutUint64(page[32:], (n.readBytes+unitBytes-1)/unitBytes)
-	le.PutUint64(page[48:], (n.writeBytes+unitBytes-1)/unitBytes)
-	le.PutUint64(page[64:], n.reads)
-	le.PutUint64(page[80:], n.writes)
-	le.PutUint64(page[112:], c.cycles.Load())
-	le.PutUint64(page[128:], uint64(time.Since(c.openedAt)/time.Hour))
-	le.PutUint64(page[160:], n.mediaErrors)
-	le.PutUint64(page[176:], errors)
-	return page
 }

@@ -60,6 +60,7 @@ func opener(backing func(testing.TB, int64) Backing) nvmetest.OpenTransport {
 		}
 		ctrl, err := New(newArena(t), backings, Options{
 			LBASizeBytes: c.LBASizeBytes, MDTS: c.MDTS, MaxQueueEntries: c.MaxQueueEntries, DoorbellStride: uint(c.MDTS % 3),
+			BoundaryBlocks: uint16(c.BoundaryBlocks), DoorbellBuffer: c.DoorbellBuffer,
 		})
 		if err != nil {
 			t.Fatal(err)

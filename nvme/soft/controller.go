@@ -44,6 +44,11 @@ type Options struct {
 	MaxQueueEntries int
 	// DoorbellStride is CAP.DSTRD. Default 0.
 	DoorbellStride uint
+	// BoundaryBlocks is Identify Namespace, NOIOB. Default 0: none.
+	BoundaryBlocks uint16
+	// DoorbellBuffer offers Doorbell Buffer Config. It gains nothing here, where
+	// doorbells are calls; it is there to try drivers with.
+	DoorbellBuffer bool
 	// Serial and Model are reported by Identify Controller.
 	Serial, Model string
 	// Injector, when not nil, sees every command first and may spoil it.
@@ -89,6 +94,7 @@ type namespace struct {
 	props    Properties
 	lbaShift uint
 	blocks   uint64
+	detached atomic.Bool
 }
 
 // dmaBase is the device address of the arena: above 4 GiB, so that a driver
@@ -115,6 +121,9 @@ type Controller struct {
 	openedAt  time.Time
 	cycles    atomic.Uint64 // enables, shown as power cycles
 	badBell   atomic.Uint64 // doorbell writes ignored as invalid
+	shadow    atomic.Pointer[shadow]
+	threshold atomic.Uint32 // over temperature threshold (feature 04h)
+	eventMask atomic.Uint32 // feature 0Bh
 	closeOnce sync.Once
 	closeErr  error
 
@@ -129,7 +138,11 @@ type Controller struct {
 	features  [32]uint32
 
 	mu         sync.Mutex
-	aers       []held // asynchronous event requests waiting for an event
+	aers       []held   // asynchronous event requests waiting for an event
+	events     []uint32 // events waiting for a request
+	muted      uint8    // event types reported, but their log not read: one bit each
+	changed    []uint32 // Changed Namespace List
+	health     Health
 	held       []held // commands held back by the injector
 	errorLog   []errorEntry
 	errorCount uint64
@@ -152,6 +165,7 @@ func New(arena *nvme.Arena, backings []Backing, opts Options) (*Controller, erro
 		sqs:      make([]atomic.Pointer[submissionQueue], opts.MaxQueuePairs+1),
 		cqs:      make([]atomic.Pointer[completionQueue], opts.MaxQueuePairs+1),
 		ioQueues: opts.MaxQueuePairs,
+		health:   Health{TemperatureKelvin: 310, SparePercent: 100},
 	}
 	c.wce.Store(true)
 	c.SetInjector(opts.Injector)
@@ -316,7 +330,10 @@ func (c *Controller) enable() {
 	}
 	c.queuesSet = false
 	c.ioQueues = c.opts.MaxQueuePairs
-	c.features = [32]uint32{spec.FeatureTemperature: 0x157}
+	c.features = [32]uint32{}
+	c.threshold.Store(warnKelvin)
+	c.eventMask.Store(0)
+	c.shadow.Store(nil)
 	c.wce.Store(true)
 	clear(acq)
 	cq := &completionQueue{entries: acq, phase: 1}
@@ -348,7 +365,7 @@ func (c *Controller) resetQueues() {
 		c.cqs[i].Store(nil)
 	}
 	c.mu.Lock()
-	c.aers, c.held = nil, nil
+	c.aers, c.held, c.events, c.muted = nil, nil, nil, 0
 	c.mu.Unlock()
 }
 

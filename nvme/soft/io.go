@@ -9,7 +9,7 @@ import (
 
 // io carries out a command of the NVM Command Set. The caller holds sq.cq.mu.
 func (c *Controller) io(sq *submissionQueue, cmd *spec.SubmissionEntry) spec.Status {
-	if cmd.CDW0&(spec.FUSEMask|spec.PSDTMask) != 0 {
+	if cmd.CDW0&spec.FUSEMask != 0 || cmd.CDW0&spec.PSDTMask == spec.PSDTMask {
 		return spec.InvalidField | spec.StatusDNR
 	}
 	opc := cmd.OPC()
@@ -25,6 +25,9 @@ func (c *Controller) io(sq *submissionQueue, cmd *spec.SubmissionEntry) spec.Sta
 		return spec.InvalidNamespace | spec.StatusDNR
 	}
 	ns := c.namespaces[cmd.NSID-1]
+	if ns.detached.Load() {
+		return spec.InvalidField | spec.StatusDNR
+	}
 	switch opc {
 	case spec.CmdRead, spec.CmdWrite, spec.CmdCompare:
 		return c.transfer(sq, ns, cmd)
@@ -41,6 +44,10 @@ func (c *Controller) io(sq *submissionQueue, cmd *spec.SubmissionEntry) spec.Sta
 		return StatusOf(ns.backing.Zero(off, n, c.durable(cmd)), true)
 	case spec.CmdDSM:
 		return c.datasetManagement(sq, ns, cmd)
+	case spec.CmdVerify:
+		return c.verify(ns, cmd)
+	case spec.CmdCopy:
+		return c.copy(sq, ns, cmd)
 	}
 	return spec.InvalidOpcode | spec.StatusDNR
 }
@@ -59,14 +66,14 @@ func (ns *namespace) extent(slba, blocks uint64) (off, n int64, status spec.Stat
 }
 
 func (c *Controller) transfer(sq *submissionQueue, ns *namespace, cmd *spec.SubmissionEntry) spec.Status {
+	if cmd.Blocks()<<ns.lbaShift > uint64(c.maxData) {
+		return spec.InvalidField | spec.StatusDNR
+	}
 	off, n, status := ns.extent(cmd.SLBA(), cmd.Blocks())
 	if status != spec.Success {
 		return status
 	}
-	if n > int64(c.maxData) {
-		return spec.InvalidField | spec.StatusDNR
-	}
-	vec, status := c.mapPRPs(sq, cmd.PRP1, cmd.PRP2, int(n))
+	vec, status := c.mapData(sq, cmd, int(n))
 	if status != spec.Success {
 		return status
 	}
@@ -106,7 +113,7 @@ func (c *Controller) transfer(sq *submissionQueue, ns *namespace, cmd *spec.Subm
 func (c *Controller) datasetManagement(sq *submissionQueue, ns *namespace, cmd *spec.SubmissionEntry) spec.Status {
 	const rangeBytes = 16
 	count := int(cmd.CDW10&0xff) + 1
-	vec, status := c.mapPRPs(sq, cmd.PRP1, cmd.PRP2, count*rangeBytes)
+	vec, status := c.mapData(sq, cmd, count*rangeBytes)
 	if status != spec.Success {
 		return status
 	}

@@ -60,37 +60,39 @@ type held struct {
 func (c *Controller) doorbell(off, v uint32) {
 	i := off >> (2 + c.opts.DoorbellStride)
 	y := i >> 1
-	if int(y) >= len(c.sqs) || v > 0xffff {
-		c.badBell.Add(1)
+	if int(y) >= len(c.sqs) {
+		c.invalidDoorbell(0)
 		return
 	}
 	if i&1 == 0 {
 		sq := c.sqs[y].Load()
 		if sq == nil {
-			c.badBell.Add(1)
+			c.invalidDoorbell(0)
+			return
+		}
+		if uint64(v) >= uint64(len(sq.entries)) {
+			c.invalidDoorbell(1)
 			return
 		}
 		sq.cq.mu.Lock()
-		if int(v) < len(sq.entries) && !sq.deleted {
+		if !sq.deleted {
 			sq.tail = uint16(v)
 			c.runLocked(sq)
-		} else {
-			c.badBell.Add(1)
 		}
 		sq.cq.mu.Unlock()
 		return
 	}
 	cq := c.cqs[y].Load()
 	if cq == nil {
-		c.badBell.Add(1)
+		c.invalidDoorbell(0)
+		return
+	}
+	if uint64(v) >= uint64(len(cq.entries)) {
+		c.invalidDoorbell(1)
 		return
 	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
-	if int(v) >= len(cq.entries) {
-		c.badBell.Add(1)
-		return
-	}
 	cq.head = uint16(v)
 	for _, sq := range cq.sqs { // some may have waited for room
 		c.runLocked(sq)
@@ -113,7 +115,7 @@ func (c *Controller) runLocked(sq *submissionQueue) {
 		return
 	}
 	sq.running = true
-	for sq.head != sq.tail && !sq.deleted && !sq.cq.fullLocked() && c.csts.Load()&(spec.CSTSCFS|spec.CSTSRDY) == spec.CSTSRDY {
+	for (sq.head != sq.tail || c.pullTailLocked(sq)) && !sq.deleted && c.roomLocked(sq.cq) && c.csts.Load()&(spec.CSTSCFS|spec.CSTSRDY) == spec.CSTSRDY {
 		cmd := sq.entries[sq.head]
 		if sq.head++; int(sq.head) == len(sq.entries) {
 			sq.head = 0
@@ -122,6 +124,9 @@ func (c *Controller) runLocked(sq *submissionQueue) {
 			continue
 		}
 		c.executeLocked(sq, &cmd)
+	}
+	if sq.id == 0 {
+		c.postEventsLocked(sq)
 	}
 	sq.running = false
 }

@@ -38,6 +38,7 @@ type SubmissionEntry struct {
 const (
 	FUSEMask = 3 << 8  // fused operation; 0: none
 	PSDTMask = 3 << 14 // PRP or SGL; 0: PRPs
+	PSDTSGL  = 1 << 14 // the data pointer is an SGL descriptor
 	CIDShift = 16
 )
 
@@ -104,6 +105,57 @@ type DSMRange struct {
 // MaxDSMRanges is the greatest number of ranges of one command.
 const MaxDSMRanges = 256
 
+// CopyRange is one source range of a Copy command, descriptor format 0 (NVM 1.0,
+// figure 31).
+//
+//	byte 0   |  reserved (64)                          |
+//	     8   |  starting LBA (64)                      |
+//	    16   |  NLB, 0's based (16)  |  reserved (48)  |
+//	    24   |  protection information (64)            |
+type CopyRange struct {
+	_    uint64
+	SLBA uint64
+	NLB  uint16
+	_    [6]byte
+	_    uint64
+}
+
+// SGLDescriptor is an entry of a scatter gather list (Base 2.0, 4.1.2). A command
+// has the first one in the place of PRP1 and PRP2; a list that is longer lies
+// in segments, which (Last) Segment descriptors lead to.
+//
+//	byte 0   |  address (64)            |
+//	     8   |  length (32)             |
+//	    12   |  reserved (24)           |
+//	    15   |  type 7:4 | subtype 3:0  |
+type SGLDescriptor struct {
+	Address uint64
+	Bytes   uint32
+	_       [3]byte
+	ID      uint8
+}
+
+// SGL descriptor types, in place, all of subtype 0: the address is one of memory.
+const (
+	SGLDataBlock   = 0x0 << 4
+	SGLBitBucket   = 0x1 << 4
+	SGLSegment     = 0x2 << 4
+	SGLLastSegment = 0x3 << 4
+
+	SGLDescriptorBytes = 16
+)
+
+// SetSGL makes a descriptor the data pointer of the command.
+func (e *SubmissionEntry) SetSGL(d SGLDescriptor) {
+	e.CDW0 |= PSDTSGL
+	e.PRP1, e.PRP2 = d.Address, uint64(d.ID)<<56|uint64(d.Bytes)
+}
+
+// SGL is the data pointer of the command as a descriptor.
+func (e *SubmissionEntry) SGL() SGLDescriptor {
+	return SGLDescriptor{Address: e.PRP1, Bytes: uint32(e.PRP2), ID: uint8(e.PRP2 >> 56)}
+}
+
 // The compiler refuses an index other than 0 here: sizes and offsets are as drawn.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(SubmissionEntry{})-SQEBytes]
@@ -116,20 +168,26 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(CompletionEntry{}.DW3)-12]
 	_ = [1]struct{}{}[unsafe.Sizeof(DSMRange{})-16]
 	_ = [1]struct{}{}[unsafe.Offsetof(DSMRange{}.SLBA)-8]
+	_ = [1]struct{}{}[unsafe.Sizeof(CopyRange{})-32]
+	_ = [1]struct{}{}[unsafe.Offsetof(CopyRange{}.SLBA)-8]
+	_ = [1]struct{}{}[unsafe.Offsetof(CopyRange{}.NLB)-16]
+	_ = [1]struct{}{}[unsafe.Sizeof(SGLDescriptor{})-SGLDescriptorBytes]
+	_ = [1]struct{}{}[unsafe.Offsetof(SGLDescriptor{}.ID)-15]
 )
 
 // Admin command opcodes (Base 2.0, figure 138).
 const (
-	AdminDeleteIOSQ    = 0x00
-	AdminCreateIOSQ    = 0x01
-	AdminGetLogPage    = 0x02
-	AdminDeleteIOCQ    = 0x04
-	AdminCreateIOCQ    = 0x05
-	AdminIdentify      = 0x06
-	AdminAbort         = 0x08
-	AdminSetFeatures   = 0x09
-	AdminGetFeatures   = 0x0a
-	AdminAsyncEventReq = 0x0c
+	AdminDeleteIOSQ     = 0x00
+	AdminCreateIOSQ     = 0x01
+	AdminGetLogPage     = 0x02
+	AdminDeleteIOCQ     = 0x04
+	AdminCreateIOCQ     = 0x05
+	AdminIdentify       = 0x06
+	AdminAbort          = 0x08
+	AdminSetFeatures    = 0x09
+	AdminGetFeatures    = 0x0a
+	AdminAsyncEventReq  = 0x0c
+	AdminDoorbellConfig = 0x7c // Doorbell Buffer Config
 )
 
 // I/O command opcodes (NVM 1.0, figure 16).
@@ -140,17 +198,20 @@ const (
 	CmdCompare     = 0x05
 	CmdWriteZeroes = 0x08
 	CmdDSM         = 0x09
+	CmdVerify      = 0x0c
+	CmdCopy        = 0x19
 )
 
-// Fields of I/O commands.
+// Fields of commands.
 const (
-	CDW12FUA     = 1 << 30 // Read, Write, Write Zeroes
+	CDW12FUA     = 1 << 30 // Read, Write, Write Zeroes, Copy
 	CDW12DEAC    = 1 << 25 // Write Zeroes: the blocks may be deallocated
 	CDW11DSMAD   = 1 << 2  // Dataset Management: deallocate
 	MaxNLB       = 1 << 16 // logical blocks of one command, 1's based
 	NSIDAll      = 0xffffffff
-	CDW11QueuePC = 1 << 0 // Create I/O queue: physically contiguous
-	CDW11CQIEN   = 1 << 1 // Create I/O Completion Queue: interrupts enabled
+	CDW11QueuePC = 1 << 0  // Create I/O queue: physically contiguous
+	CDW11CQIEN   = 1 << 1  // Create I/O Completion Queue: interrupts enabled
+	CDW10RAE     = 1 << 15 // Get Log Page: retain the asynchronous event
 )
 
 // Identify CNS values (Base 2.0, figure 273).
@@ -158,6 +219,7 @@ const (
 	CNSNamespace      = 0x00
 	CNSController     = 0x01
 	CNSActiveNSIDList = 0x02
+	CNSCommandSetCtrl = 0x06 // Identify Controller of an I/O command set, CSI in CDW11 31:24
 )
 
 // Feature identifiers (Base 2.0, figure 317).
@@ -176,9 +238,10 @@ const (
 
 // Log page identifiers (Base 2.0, figure 202).
 const (
-	LogError        = 0x01
-	LogSMART        = 0x02
-	LogFirmwareSlot = 0x03
+	LogError             = 0x01
+	LogSMART             = 0x02
+	LogFirmwareSlot      = 0x03
+	LogChangedNamespaces = 0x04
 )
 
 var adminNames = map[uint8]string{
@@ -186,12 +249,12 @@ var adminNames = map[uint8]string{
 	AdminGetLogPage: "Get Log Page", AdminDeleteIOCQ: "Delete I/O Completion Queue",
 	AdminCreateIOCQ: "Create I/O Completion Queue", AdminIdentify: "Identify", AdminAbort: "Abort",
 	AdminSetFeatures: "Set Features", AdminGetFeatures: "Get Features",
-	AdminAsyncEventReq: "Asynchronous Event Request",
+	AdminAsyncEventReq: "Asynchronous Event Request", AdminDoorbellConfig: "Doorbell Buffer Config",
 }
 
 var ioNames = map[uint8]string{
 	CmdFlush: "Flush", CmdWrite: "Write", CmdRead: "Read", CmdCompare: "Compare",
-	CmdWriteZeroes: "Write Zeroes", CmdDSM: "Dataset Management",
+	CmdWriteZeroes: "Write Zeroes", CmdDSM: "Dataset Management", CmdVerify: "Verify", CmdCopy: "Copy",
 }
 
 // AdminCommandName is the name of an admin command.

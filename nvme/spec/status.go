@@ -37,6 +37,10 @@ const (
 	AbortedSQDeletion        = SCTGeneric | 0x08
 	InvalidNamespace         = SCTGeneric | 0x0b
 	CommandSequenceError     = SCTGeneric | 0x0c
+	InvalidSGLSegment        = SCTGeneric | 0x0d
+	InvalidSGLCount          = SCTGeneric | 0x0e
+	InvalidSGLLength         = SCTGeneric | 0x0f
+	InvalidSGLType           = SCTGeneric | 0x11
 	PRPOffsetInvalid         = SCTGeneric | 0x13
 	AtomicWriteUnitExceeded  = SCTGeneric | 0x14
 	NamespaceWriteProtected  = SCTGeneric | 0x20
@@ -58,6 +62,7 @@ const (
 	FeatureNotChangeable     = SCTCommand | 0x0e
 	ConflictingAttributes    = SCTCommand | 0x80
 	WriteToReadOnlyRange     = SCTCommand | 0x82
+	CopySizeLimitExceeded    = SCTCommand | 0x83
 	WriteFault               = SCTMedia | 0x80
 	UnrecoveredReadError     = SCTMedia | 0x81
 	GuardCheckError          = SCTMedia | 0x82
@@ -80,6 +85,10 @@ var statusText = map[Status]string{
 	AbortedSQDeletion:       "aborted: submission queue deleted",
 	InvalidNamespace:        "invalid namespace or format",
 	CommandSequenceError:    "command sequence error",
+	InvalidSGLSegment:       "invalid SGL segment descriptor",
+	InvalidSGLCount:         "invalid number of SGL descriptors",
+	InvalidSGLLength:        "data SGL length invalid",
+	InvalidSGLType:          "SGL descriptor type invalid",
 	PRPOffsetInvalid:        "PRP offset invalid",
 	AtomicWriteUnitExceeded: "atomic write unit exceeded",
 	NamespaceWriteProtected: "namespace is write protected",
@@ -101,6 +110,7 @@ var statusText = map[Status]string{
 	FeatureNotChangeable:    "feature not changeable",
 	ConflictingAttributes:   "conflicting attributes",
 	WriteToReadOnlyRange:    "write to a read-only range",
+	CopySizeLimitExceeded:   "command size limit exceeded",
 	WriteFault:              "write fault",
 	UnrecoveredReadError:    "unrecovered read error",
 	GuardCheckError:         "end-to-end guard check error",
