@@ -35,12 +35,20 @@ func (d *dentry) newInode(creds *auth.Credentials, mode linux.FileMode) blobfs.N
 	return n
 }
 
-// createAt checks that a file may be made at rp and calls create to make it,
-// with the parent's opMu held for writing. create returns the inode with a
-// reference for the new dentry.
+// creation is what createAt has to do.
+type creation struct {
+	dir bool // a directory is made
+	// check, if not nil, makes checks that precede those of permissions.
+	check func() error
+	// create makes the file called name in parent, whose opMu is held for
+	// writing, and returns its inode with a reference for the new dentry.
+	create func(parent *dentry, name string) (*inode, error)
+}
+
+// createAt checks that a file may be made at rp and has c make it.
 //
 // Preconditions: !rp.Done(); the final symbolic link is not followed.
-func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, dir bool, create func(parent *dentry, name string) (*inode, error)) error {
+func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, c creation) error {
 	fs.beginWalk()
 	defer fs.endWalk(ctx)
 	parent, err := fs.walkParent(ctx, rp, rp.Start().Impl().(*dentry))
@@ -57,29 +65,31 @@ func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, dir b
 	parent.dir.opMu.Lock()
 	defer parent.dir.opMu.Unlock()
 	mnt := rp.Mount()
-	writeErr := mnt.CheckBeginWrite()
-	if writeErr == nil {
+	err = mnt.CheckBeginWrite()
+	if err == nil {
 		defer mnt.EndWrite()
+		if c.check != nil {
+			err = c.check()
+		}
 	}
-	if err := parent.mayCreate(rp, name, dir, writeErr); err != nil {
+	if !c.dir && rp.MustBeDir() {
+		err = linuxerr.ENOENT
+	}
+	err = parent.mayCreate(rp, name, err)
+	var i *inode
+	if err == nil {
+		i, err = c.create(parent, name)
+	}
+	if err != nil {
 		// Whatever else is wrong, an existing file is reported first.
 		if _, lookupErr := parent.childLocked(name); lookupErr == nil {
 			return linuxerr.EEXIST
 		}
 		return err
 	}
-	i, err := create(parent, name)
-	if err != nil {
-		if linuxerr.Equals(linuxerr.EROFS, err) {
-			if _, lookupErr := parent.childLocked(name); lookupErr == nil {
-				return linuxerr.EEXIST
-			}
-		}
-		return err
-	}
 	parent.insertChild(i, name)
 	ev := uint32(linux.IN_CREATE)
-	if dir {
+	if c.dir {
 		ev |= linux.IN_ISDIR
 	}
 	parent.notify(ctx, name, ev, vfs.InodeEvent)
@@ -87,24 +97,22 @@ func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, dir b
 }
 
 // mayCreate checks everything about making name in d that the volume does not
-// check itself. writeErr is what the mount says about writing.
+// check itself. otherErr is an objection that counts more than missing
+// permissions.
 //
 // Preconditions: d.dir.opMu is held for writing.
-func (d *dentry) mayCreate(rp *vfs.ResolvingPath, name string, dir bool, writeErr error) error {
+func (d *dentry) mayCreate(rp *vfs.ResolvingPath, name string, otherErr error) error {
 	if len(name) > linux.NAME_MAX {
 		return linuxerr.ENAMETOOLONG
 	}
 	if child, known := d.cachedChild(name); known && child != nil {
 		return linuxerr.EEXIST
 	}
-	if !dir && rp.MustBeDir() {
-		return linuxerr.ENOENT
-	}
 	if d.deleted.Load() {
 		return linuxerr.ENOENT
 	}
-	if writeErr != nil {
-		return writeErr
+	if otherErr != nil {
+		return otherErr
 	}
 	return d.inode.checkPermissions(rp.Credentials(), vfs.MayWrite)
 }
@@ -136,14 +144,14 @@ func (fs *filesystem) newInodeFor(blob *blobfs.Inode) *inode {
 
 // MkdirAt implements vfs.FilesystemImpl.MkdirAt.
 func (fs *filesystem) MkdirAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MkdirOptions) error {
-	return fs.createAt(ctx, rp, true /* dir */, func(parent *dentry, name string) (*inode, error) {
+	return fs.createAt(ctx, rp, creation{dir: true, create: func(parent *dentry, name string) (*inode, error) {
 		return parent.create(name, parent.newInode(rp.Credentials(), linux.S_IFDIR|opts.Mode))
-	})
+	}})
 }
 
 // MknodAt implements vfs.FilesystemImpl.MknodAt.
 func (fs *filesystem) MknodAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MknodOptions) error {
-	return fs.createAt(ctx, rp, false /* dir */, func(parent *dentry, name string) (*inode, error) {
+	return fs.createAt(ctx, rp, creation{create: func(parent *dentry, name string) (*inode, error) {
 		n := parent.newInode(rp.Credentials(), opts.Mode)
 		switch opts.Mode.FileType() {
 		case linux.S_IFREG, linux.S_IFIFO, linux.S_IFSOCK:
@@ -162,7 +170,7 @@ func (fs *filesystem) MknodAt(ctx context.Context, rp *vfs.ResolvingPath, opts v
 			i.specialMu.Unlock()
 		}
 		return i, err
-	})
+	}})
 }
 
 // What st_rdev has room for.
@@ -173,28 +181,29 @@ const (
 
 // SymlinkAt implements vfs.FilesystemImpl.SymlinkAt.
 func (fs *filesystem) SymlinkAt(ctx context.Context, rp *vfs.ResolvingPath, target string) error {
-	return fs.createAt(ctx, rp, false /* dir */, func(parent *dentry, name string) (*inode, error) {
+	return fs.createAt(ctx, rp, creation{create: func(parent *dentry, name string) (*inode, error) {
 		if len(target) > blobfs.MaxSymlinkBytes {
 			return nil, linuxerr.ENAMETOOLONG
 		}
 		n := parent.newInode(rp.Credentials(), linux.S_IFLNK|0777)
 		n.Target = target
 		return parent.create(name, n)
-	})
+	}})
 }
 
 // LinkAt implements vfs.FilesystemImpl.LinkAt.
 func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.VirtualDentry) error {
-	return fs.createAt(ctx, rp, false /* dir */, func(parent *dentry, name string) (*inode, error) {
+	check := func() error {
 		if rp.Mount() != vd.Mount() {
-			return nil, linuxerr.EXDEV
+			return linuxerr.EXDEV
 		}
+		i := vd.Dentry().Impl().(*dentry).inode
+		return vfs.MayLink(rp.Credentials(), linux.FileMode(i.mode.Load()), i.kuid(), i.kgid())
+	}
+	return fs.createAt(ctx, rp, creation{check: check, create: func(parent *dentry, name string) (*inode, error) {
 		i := vd.Dentry().Impl().(*dentry).inode
 		if i.isDir() {
 			return nil, linuxerr.EPERM
-		}
-		if err := vfs.MayLink(rp.Credentials(), linux.FileMode(i.mode.Load()), i.kuid(), i.kgid()); err != nil {
-			return nil, err
 		}
 		if i.blob.Attr().Nlink == 0 && !i.linkable.Load() {
 			return nil, linuxerr.ENOENT
@@ -208,7 +217,7 @@ func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.
 		}
 		i.incRef()
 		return i, nil
-	})
+	}})
 }
 
 // BoundEndpointAt implements vfs.FilesystemImpl.BoundEndpointAt.

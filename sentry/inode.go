@@ -231,6 +231,14 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 	if stat.Mask&^settableStat != 0 {
 		return linuxerr.EPERM
 	}
+	if stat.Mask&linux.STATX_SIZE != 0 {
+		switch {
+		case i.isDir():
+			return linuxerr.EISDIR
+		case !i.isRegular():
+			return linuxerr.EINVAL
+		}
+	}
 	if err := vfs.CheckSetStat(ctx, creds, opts, linux.FileMode(i.mode.Load()), i.kuid(), i.kgid()); err != nil {
 		return err
 	}
@@ -306,12 +314,7 @@ func (i *inode) setAttrLocked(mask blobfs.AttrMask, attr *blobfs.Attr) error {
 
 // truncate sets the size of a regular file.
 func (i *inode) truncate(creds *auth.Credentials, size uint64) error {
-	switch {
-	case i.isDir():
-		return linuxerr.EISDIR
-	case !i.isRegular():
-		return linuxerr.EINVAL
-	case size > blobfs.MaxFileSizeBytes:
+	if size > blobfs.MaxFileSizeBytes {
 		return linuxerr.EFBIG
 	}
 	if err := i.usable(); err != nil {

@@ -105,7 +105,7 @@ func (fs *filesystem) createRegular(ctx context.Context, rp *vfs.ResolvingPath, 
 	if writeErr == nil {
 		defer mnt.EndWrite()
 	}
-	if err := parent.mayCreate(rp, name, false /* dir */, writeErr); err != nil {
+	if err := parent.mayCreate(rp, name, writeErr); err != nil {
 		return nil, err
 	}
 	i, err := parent.create(name, parent.newInode(rp.Credentials(), linux.S_IFREG|opts.Mode))
@@ -159,6 +159,14 @@ func (fs *filesystem) createUnlinked(ctx context.Context, rp *vfs.ResolvingPath,
 func (d *dentry) open(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions, created bool) (*vfs.FileDescription, error) {
 	i := d.inode
 	ats := vfs.AccessTypesForOpenFlags(opts)
+	// What cannot be opened so by anybody is said before who may open it.
+	switch {
+	case i.isSymlink():
+		// O_PATH, which could open the link itself, is VFS's own.
+		return nil, linuxerr.ELOOP
+	case i.isDir() && (opts.Flags&linux.O_CREAT != 0 || ats.MayWrite()):
+		return nil, linuxerr.EISDIR
+	}
 	if !created {
 		if err := i.checkPermissions(rp.Credentials(), ats); err != nil {
 			return nil, err
@@ -171,10 +179,7 @@ func (d *dentry) open(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.Open
 	case linux.S_IFREG:
 		return d.openRegular(ctx, rp, opts, created)
 	case linux.S_IFDIR:
-		return d.openDirectory(rp, opts, ats)
-	case linux.S_IFLNK:
-		// O_PATH, which could open the link itself, is VFS's own.
-		return nil, linuxerr.ELOOP
+		return d.openDirectory(rp, opts)
 	case linux.S_IFIFO:
 		return i.fifo().Open(ctx, rp.Mount(), &d.vfsd, opts.Flags, i.fileLocks(true))
 	case linux.S_IFCHR, linux.S_IFBLK:
@@ -212,10 +217,7 @@ func (d *dentry) openRegular(ctx context.Context, rp *vfs.ResolvingPath, opts *v
 	return &fd.vfsfd, nil
 }
 
-func (d *dentry) openDirectory(rp *vfs.ResolvingPath, opts *vfs.OpenOptions, ats vfs.AccessTypes) (*vfs.FileDescription, error) {
-	if opts.Flags&linux.O_CREAT != 0 || ats.MayWrite() {
-		return nil, linuxerr.EISDIR
-	}
+func (d *dentry) openDirectory(rp *vfs.ResolvingPath, opts *vfs.OpenOptions) (*vfs.FileDescription, error) {
 	if opts.Flags&linux.O_DIRECT != 0 {
 		return nil, linuxerr.EINVAL
 	}

@@ -124,7 +124,10 @@ func (fs *filesystem) unlinkAt(ctx context.Context, rp *vfs.ResolvingPath, gone 
 	if err != nil {
 		return err
 	}
-	if rp.MustBeDir() && !child.isDir() {
+	if rp.MustBeDir() {
+		if child.isDir() {
+			return linuxerr.EISDIR
+		}
 		return linuxerr.ENOTDIR
 	}
 	if err := parent.mayRemove(rp, child); err != nil {

@@ -44,12 +44,13 @@ func fdatasync(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintp
 	return 0, nil, file.Sync(t)
 }
 
+// Modes of fallocate(2) that Linux knows, whether a file system does or not.
+const fallocateModes = abi.FALLOC_FL_KEEP_SIZE | abi.FALLOC_FL_PUNCH_HOLE | abi.FALLOC_FL_COLLAPSE_RANGE |
+	abi.FALLOC_FL_ZERO_RANGE | abi.FALLOC_FL_INSERT_RANGE | abi.FALLOC_FL_UNSHARE_RANGE
+
 // fallocate adds the modes that gVisor refuses before a file system sees them.
 func fallocate(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 	mode, offset, length := args[1].Uint(), args[2].Int64(), args[3].Int64()
-	if mode == 0 {
-		return linux.Fallocate(t, sysno, args)
-	}
 	file := t.GetFile(args[0].Int())
 	if file == nil {
 		return 0, nil, linuxerr.EBADF
@@ -58,9 +59,13 @@ func fallocate(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintp
 	if _, ok := file.Impl().(*regularFD); !ok {
 		return linux.Fallocate(t, sysno, args)
 	}
+	const exclusive = abi.FALLOC_FL_PUNCH_HOLE | abi.FALLOC_FL_ZERO_RANGE
 	switch {
 	case offset < 0 || length <= 0:
 		return 0, nil, linuxerr.EINVAL
+	case mode&^uint32(fallocateModes) != 0, mode&exclusive == exclusive,
+		mode&abi.FALLOC_FL_PUNCH_HOLE != 0 && mode&abi.FALLOC_FL_KEEP_SIZE == 0:
+		return 0, nil, linuxerr.EOPNOTSUPP
 	case !file.IsWritable():
 		return 0, nil, linuxerr.EBADF
 	case offset > math.MaxInt64-length:
