@@ -200,6 +200,22 @@ func (m *extMap) dropLocked(from, to uint64) {
 	m.win = slices.DeleteFunc(m.win, func(w extWindow) bool { return w.from < to && w.to > from })
 }
 
+// idleExtents is how many extents an inode that nobody uses may keep in memory.
+const idleExtents = 32
+
+// shed forgets everything if that is worth it.
+func (m *extMap) shed() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for k := range m.win {
+		n += len(m.win[k].ext)
+	}
+	if n > idleExtents || len(m.win) > idleExtents {
+		m.win = nil
+	}
+}
+
 // reset forgets everything.
 func (m *extMap) reset() {
 	m.mu.Lock()

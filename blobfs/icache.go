@@ -231,6 +231,7 @@ func (i *Inode) settle(reclaim bool) bool {
 	s.pushIdleLocked(i)
 	victims := s.evictLocked()
 	s.mu.Unlock()
+	i.ext.shed()
 	for _, v := range victims {
 		v.dropAllPages()
 	}

@@ -128,8 +128,8 @@ func (i *Inode) revoke() {
 	}
 	i.treeMu.Unlock()
 	i.invalidate(0, MaxFileSizeBytes)
+	written := false
 	i.treeMu.Lock()
-	defer i.treeMu.Unlock()
 	for p := i.pages.next(0); p != nil; p = i.pages.next(p.index + 1) {
 		if !p.has(pageRevoking) || !p.has(pageFaulted) {
 			continue
@@ -140,6 +140,13 @@ func (i *Inode) revoke() {
 		if p.has(pageMappedWrite) {
 			p.clear(pageMappedWrite)
 			i.nMapped.Add(-1)
+			// A write-back that is under way may have missed the last stores.
+			i.dirtyLocked(p)
+			written = true
 		}
+	}
+	i.treeMu.Unlock()
+	if written {
+		i.fs.markDirty(i)
 	}
 }

@@ -143,6 +143,32 @@ func TestStoreThroughMapping(t *testing.T) {
 	root.DecRef()
 }
 
+// TestStoreDuringWriteBack stores through a mapping after write-back has read
+// the page, and takes the mapping back before write-back is over.
+func TestStoreDuringWriteBack(t *testing.T) {
+	e := newEnv(t, 64<<20)
+	root := e.fs.Root()
+	defer root.DecRef()
+	f := e.create(root, "f", ModeRegular|0o644)
+	defer f.DecRef()
+	e.must(f.Truncate(BlockSizeBytes))
+	run, err := f.Fault(0, BlockSizeBytes, true)
+	e.must(err)
+	f.wbMu.Lock()
+	b := getBatch()
+	f.collect(b, 0, 1)
+	done, err := f.writeBatch(b, BlockSizeBytes)
+	e.must(err)
+	copy(e.dev.Arena().Bytes()[run.ArenaOffset:], "late")
+	f.revoke()
+	f.release(b, done)
+	b.put()
+	f.wbMu.Unlock()
+	e.must(f.Fsync(nil, true))
+	f.dropAllPages()
+	e.expect(f, 0, []byte("late"), 0)
+}
+
 // TestMappedPagesAreReclaimed maps more than the cache can spare.
 func TestMappedPagesAreReclaimed(t *testing.T) {
 	e := newEnv(t, 64<<20)

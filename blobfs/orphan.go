@@ -185,7 +185,11 @@ func (i *Inode) shrink(from uint64) error {
 	i.mu.Lock()
 	i.truncating = false
 	i.mu.Unlock()
-	i.ext.replace(from, endOfBlocks)
+	if err != nil {
+		i.ext.reset() // some of it may have been freed
+	} else {
+		i.ext.replace(from, endOfBlocks)
+	}
 	return err
 }
 

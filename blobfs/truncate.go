@@ -199,8 +199,12 @@ func (i *Inode) punch(first, end uint64) error {
 		}
 		return next >= end, err
 	})
+	if err != nil {
+		i.ext.reset() // some of it may have been freed
+		return err
+	}
 	i.ext.replace(first, end)
-	if err == nil && kept {
+	if kept {
 		err = i.reserveKept(first, end)
 	}
 	i.checkInvariants()
