@@ -123,12 +123,17 @@ func (fs *filesystem) GetDentryAt(ctx context.Context, rp *vfs.ResolvingPath, op
 	return &d.vfsd, nil
 }
 
-// GetParentDentryAt implements vfs.FilesystemImpl.GetParentDentryAt.
+// GetParentDentryAt implements vfs.FilesystemImpl.GetParentDentryAt. It checks
+// that the directory may be searched, since Linux does so for the old path of a
+// rename before it looks at the new one.
 func (fs *filesystem) GetParentDentryAt(ctx context.Context, rp *vfs.ResolvingPath) (*vfs.Dentry, error) {
 	fs.beginWalk()
 	defer fs.endWalk(ctx)
 	d, err := fs.walkParent(ctx, rp, rp.Start().Impl().(*dentry))
 	if err != nil {
+		return nil, err
+	}
+	if err := d.inode.checkPermissions(rp.Credentials(), vfs.MayExec); err != nil {
 		return nil, err
 	}
 	d.IncRef()

@@ -30,6 +30,9 @@ func (fs *filesystem) renameAt(ctx context.Context, rp *vfs.ResolvingPath, oldPa
 	if err != nil {
 		return err
 	}
+	if err := newParent.inode.checkPermissions(rp.Credentials(), vfs.MayExec); err != nil {
+		return err
+	}
 	flags := opts.Flags
 	exchange := flags&linux.RENAME_EXCHANGE != 0
 	if flags&^renameFlags != 0 || (exchange && flags&^linux.RENAME_EXCHANGE != 0) {
@@ -116,9 +119,6 @@ func (r *rename) checkLocked() (same bool, err error) {
 		return false, err
 	}
 	if r.renamed, err = r.oldParent.childLocked(r.oldName); err != nil {
-		return false, err
-	}
-	if err := r.newParent.inode.checkPermissions(creds, vfs.MayExec); err != nil {
 		return false, err
 	}
 	r.replaced, err = r.newParent.childLocked(r.newName)
