@@ -264,6 +264,13 @@ func (i *Inode) allocateRange(first, end uint64) error {
 	fs := i.fs
 	i.wbMu.Lock()
 	defer i.wbMu.Unlock()
+	// What cannot fit by far must not fill the volume first.
+	i.mu.Lock()
+	have := i.blocks
+	i.mu.Unlock()
+	if want := end - first; want > have && want-have > fs.store.StatFS().FreeBlocks {
+		return ErrNoSpace
+	}
 	// Pages with reserved blocks get them first.
 	if err := i.writeBackLocked(first, end); err != nil {
 		return err
