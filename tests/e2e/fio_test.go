@@ -44,3 +44,11 @@ func TestFioVerifyAcrossSandboxes(t *testing.T) {
 	run(t, bundle(fioJob(job+"--do_verify=0"), m))
 	run(t, bundle(fioJob(job+"--verify_only=1"), m))
 }
+
+// TestFioMmap verifies a shared mapping against its checksums.
+func TestFioMmap(t *testing.T) {
+	out := run(t, bundle(fioJob("--rw=randwrite --verify=crc32c --ioengine=mmap --fsync=1000"), storage(t, "/data", "--size=256M")))
+	if !strings.Contains(out, "err= 0") {
+		t.Fatalf("fio did not report success:\n%s", out)
+	}
+}

@@ -250,14 +250,6 @@ func TestExecutableFromVolume(t *testing.T) {
 	}
 }
 
-// TestFioMmap verifies a shared mapping against its checksums.
-func TestFioMmap(t *testing.T) {
-	out := run(t, bundle(fioJob("--rw=randwrite --verify=crc32c --ioengine=mmap --fsync=1000"), storage(t, "/data", "--size=256M")))
-	if !strings.Contains(out, "err= 0") {
-		t.Fatalf("fio did not report success:\n%s", out)
-	}
-}
-
 // TestFullVolume fills a volume to the brim, frees it and fills it again.
 func TestFullVolume(t *testing.T) {
 	v := newVolume(t, "--size=64M")
