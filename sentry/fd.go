@@ -73,7 +73,7 @@ func (fd *fileDescription) Sync(context.Context) error { return fd.sync(false) }
 // sync makes the file durable: only its data, and what is needed to read them
 // back, if dataOnly.
 func (fd *fileDescription) sync(dataOnly bool) error {
-	if err := fd.inode.usable(); err != nil {
+	if err := fd.fs().usable(); err != nil {
 		return err
 	}
 	fd.errorsMu.Lock()

@@ -71,8 +71,19 @@ func (fs *filesystem) Release(ctx context.Context) {
 	fs.volume.closeMounted(fs)
 }
 
+// usable returns an error once the volume has been closed under its mounts.
+func (fs *filesystem) usable() error {
+	if fs.blobGone.Load() {
+		return linuxerr.EIO
+	}
+	return nil
+}
+
 // Sync implements vfs.FilesystemImpl.Sync.
 func (fs *filesystem) Sync(ctx context.Context) error {
+	if err := fs.usable(); err != nil {
+		return err
+	}
 	fs.syncMu.Lock()
 	cursor := fs.syncErrors
 	fs.syncMu.Unlock()

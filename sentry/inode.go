@@ -122,14 +122,6 @@ func (i *inode) pinned() bool {
 	return i.endpoint != nil
 }
 
-// usable returns an error once the volume has been closed under its mounts.
-func (i *inode) usable() error {
-	if i.fs.blobGone.Load() {
-		return linuxerr.EIO
-	}
-	return nil
-}
-
 // size is the size of a regular file in bytes.
 func (i *inode) size() int64 { return i.blob.Attr().Size }
 
@@ -317,7 +309,7 @@ func (i *inode) truncate(creds *auth.Credentials, size uint64) error {
 	if size > blobfs.MaxFileSizeBytes {
 		return linuxerr.EFBIG
 	}
-	if err := i.usable(); err != nil {
+	if err := i.fs.usable(); err != nil {
 		return err
 	}
 	if err := i.dropPrivs(creds); err != nil {

@@ -15,9 +15,9 @@ import (
 	"runsc-fs/nvme"
 )
 
-// faultAroundBytes bounds how far a read fault maps beyond what is needed, as
-// Linux's fault-around does. A write fault maps only what is needed: what it
-// maps counts as dirty.
+// faultAroundBytes bounds how far a fault maps beyond what is needed, as Linux's
+// fault-around does. The volume adds only pages that are in memory, and to a
+// write fault none that it would make dirty.
 const faultAroundBytes = 64 << 10
 
 // ConfigureMMap implements vfs.FileDescriptionImpl.ConfigureMMap.
@@ -53,7 +53,7 @@ func (i *inode) CopyMapping(ctx context.Context, ms memmap.MappingSpace, srcAR, 
 // Translate implements memmap.Mappable.Translate. Its caller holds activeMu of
 // an address space, so that nothing here may wait for an invalidation.
 func (i *inode) Translate(ctx context.Context, required, optional memmap.MappableRange, at hostarch.AccessType) ([]memmap.Translation, error) {
-	if err := i.usable(); err != nil {
+	if err := i.fs.usable(); err != nil {
 		return nil, &memmap.BusError{Err: err}
 	}
 	size := uint64(i.size())
@@ -66,10 +66,7 @@ func (i *inode) Translate(ctx context.Context, required, optional memmap.Mappabl
 			return nil, beyond
 		}
 	}
-	limit := required.End
-	if !at.Write {
-		limit = max(limit, min(optional.End, end, required.Start+faultAroundBytes))
-	}
+	limit := max(required.End, min(optional.End, end, required.Start+faultAroundBytes))
 	var ts []memmap.Translation
 	for off := required.Start; off < required.End; {
 		run, err := i.blob.Fault(int64(off), int64(limit-off), at.Write)

@@ -84,7 +84,7 @@ func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset i
 	if n == 0 {
 		return 0, nil
 	}
-	if err := fd.inode.usable(); err != nil {
+	if err := fd.fs().usable(); err != nil {
 		return 0, err
 	}
 	n = min(n, math.MaxInt64-offset)
@@ -158,7 +158,7 @@ func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset i
 		return offset, 0, nil
 	}
 	i := fd.inode
-	if err := i.usable(); err != nil {
+	if err := i.fs.usable(); err != nil {
 		return 0, 0, err
 	}
 	status := fd.vfsfd.StatusFlags()
@@ -266,7 +266,7 @@ func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) 
 	if end := offset + length; end < offset || end > blobfs.MaxFileSizeBytes {
 		return linuxerr.EFBIG
 	}
-	if err := fd.inode.usable(); err != nil {
+	if err := fd.fs().usable(); err != nil {
 		return err
 	}
 	if err := fd.inode.dropPrivs(auth.CredentialsFromContext(ctx)); err != nil {

@@ -228,6 +228,18 @@ func TestShutdown(t *testing.T) {
 	if _, err := e.pwrite(fd, 0, "x", linux.RWF_DSYNC); err == nil {
 		t.Error("a write after Shutdown succeeded")
 	}
+	if _, err := e.open(e.ctx, "m/late", linux.O_CREAT|linux.O_RDWR, 0644); err == nil {
+		t.Error("a file was created after Shutdown")
+	}
+	if _, err := e.vfs.StatAt(e.ctx, e.ctx.creds, e.pop("m/unknown"), &vfs.StatOptions{}); err == nil {
+		t.Error("a name was found after Shutdown")
+	}
+	if got := e.stat("m/f").Size; got != 10 {
+		t.Errorf("the file has %d bytes after Shutdown", got)
+	}
+	wantErrno(t, "unlink after Shutdown", e.unlink(e.ctx, "m/f"), linuxerr.EIO)
+	wantErrno(t, "fsync after Shutdown", fd.Sync(e.ctx), linuxerr.EIO)
+	wantErrno(t, "sync after Shutdown", fd.SyncFS(e.ctx), linuxerr.EIO)
 	if err := AddVolume(VolumeSpec{Name: "late", Kind: KindMemory, SizeBytes: 32 << 20}); !errors.Is(err, ErrShutDown) {
 		t.Errorf("AddVolume after Shutdown: %v", err)
 	}
