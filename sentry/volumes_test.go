@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
@@ -166,6 +167,50 @@ func TestRemount(t *testing.T) {
 		if v := volumes.byName["img"]; v.fs != nil || v.device != nil {
 			t.Errorf("round %d: the volume is still open", round)
 		}
+	}
+}
+
+// TestDonatedMemory mounts memory that the host has made, together with a file
+// that is closed when the volume is.
+func TestDonatedMemory(t *testing.T) {
+	newRegistry(t, Config{})
+	fd, err := unix.MemfdCreate("donated", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := os.NewFile(uintptr(fd), "donated")
+	lock := openImage(t, testImage(t, 0), os.O_RDWR)
+	spec := VolumeSpec{Name: testVolume, Kind: KindMemory, File: mem, Lock: lock, SizeBytes: 32 << 20, New: true}
+	if err := mem.Truncate(spec.SizeBytes); err != nil {
+		t.Fatal(err)
+	}
+	if err := AddVolume(spec); err == nil {
+		t.Fatal("memory that can be shortened was accepted")
+	}
+	if _, err := unix.FcntlInt(mem.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
+		t.Fatal(err)
+	}
+	if err := AddVolume(spec); err != nil {
+		t.Fatal(err)
+	}
+	e := mountEnv(t)
+	e.create("f", "donated")
+	e.unmount()
+	e = mountEnv(t)
+	if got := e.content("f"); got != "donated" {
+		t.Errorf("read %q", got)
+	}
+	e.unmount()
+	if _, err := lock.Stat(); err != nil {
+		t.Errorf("the lock went before the volume: %v", err)
+	}
+	ctx, cancel := goContext.WithTimeout(goContext.Background(), 30*time.Second)
+	defer cancel()
+	if err := Shutdown(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("the lock outlives the volume: %v", err)
 	}
 }
 
