@@ -320,7 +320,8 @@ func (q *queuePair) acceptLocked(dw0, dw2, dw3 uint32) {
 		q.finishLocked(s, i, dw0, nil)
 		return
 	}
-	if s.state == slotInFlight && s.b.ns != nil && !s.expired && !status.DNR() && int(s.attempts) < q.c.opts.Retries {
+	retry := s.state == slotInFlight && s.b.ns != nil && !s.expired && !status.DNR() && status.Code() != spec.CompareFailure
+	if retry && int(s.attempts) < q.c.opts.Retries {
 		s.attempts++
 		q.sendLocked(s, i)
 		return

@@ -90,8 +90,10 @@ func (c *Controller) createCQ(cmd *spec.SubmissionEntry) spec.Status {
 		return spec.InvalidQueueID | spec.StatusDNR
 	case entries < 2 || entries > c.opts.MaxQueueEntries:
 		return spec.InvalidQueueSize | spec.StatusDNR
-	case cmd.CDW11&spec.CDW11QueuePC == 0 || cmd.PRP1%nvme.PageSizeBytes != 0:
+	case cmd.CDW11&spec.CDW11QueuePC == 0:
 		return invalidField
+	case cmd.PRP1%nvme.PageSizeBytes != 0:
+		return spec.PRPOffsetInvalid | spec.StatusDNR
 	case cmd.CDW11>>16 > uint32(c.opts.MaxQueuePairs):
 		return spec.InvalidInterruptVector | spec.StatusDNR
 	}
@@ -113,8 +115,10 @@ func (c *Controller) createSQ(cmd *spec.SubmissionEntry) spec.Status {
 		return spec.CQInvalid | spec.StatusDNR
 	case entries < 2 || entries > c.opts.MaxQueueEntries:
 		return spec.InvalidQueueSize | spec.StatusDNR
-	case cmd.CDW11&spec.CDW11QueuePC == 0 || cmd.PRP1%nvme.PageSizeBytes != 0:
+	case cmd.CDW11&spec.CDW11QueuePC == 0:
 		return invalidField
+	case cmd.PRP1%nvme.PageSizeBytes != 0:
+		return spec.PRPOffsetInvalid | spec.StatusDNR
 	case c.cc.Load()>>spec.CCIOSQESShift&0xf != spec.SQESLog2 || c.cc.Load()>>spec.CCIOCQESShift&0xf != spec.CQESLog2:
 		return spec.InvalidQueueSize | spec.StatusDNR
 	}
@@ -280,6 +284,9 @@ func (c *Controller) setFeature(cmd *spec.SubmissionEntry) (uint32, spec.Status)
 	if cmd.CDW10>>31 != 0 { // SV: nothing is kept over a reset
 		return 0, spec.FeatureNotSaveable | spec.StatusDNR
 	}
+	if status := c.featureScope(cmd, true); status != spec.Success {
+		return 0, status
+	}
 	v := cmd.CDW11
 	switch fid := uint8(cmd.CDW10); fid {
 	case spec.FeatureNumberOfQueues:
@@ -331,7 +338,22 @@ func (c *Controller) numberOfQueues() uint32 {
 	return n<<16 | n
 }
 
+// featureScope checks the namespace of a command for a feature that each
+// namespace has (Base 2.0, 3.2.3.6). They all share one value here.
+func (c *Controller) featureScope(cmd *spec.SubmissionEntry, set bool) spec.Status {
+	switch {
+	case uint8(cmd.CDW10) != spec.FeatureErrorRecovery:
+	case set && cmd.NSID == spec.NSIDAll:
+	case cmd.NSID == 0 || uint64(cmd.NSID) > uint64(len(c.namespaces)):
+		return spec.InvalidNamespace | spec.StatusDNR
+	}
+	return spec.Success
+}
+
 func (c *Controller) getFeature(cmd *spec.SubmissionEntry) (uint32, spec.Status) {
+	if status := c.featureScope(cmd, false); status != spec.Success {
+		return 0, status
+	}
 	switch fid := uint8(cmd.CDW10); fid {
 	case spec.FeatureNumberOfQueues:
 		return c.numberOfQueues(), spec.Success

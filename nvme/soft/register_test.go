@@ -84,7 +84,7 @@ func TestQueueCommandsAreChecked(t *testing.T) {
 		{cq(1, 1, dmaBase+rawCQ, 1), spec.InvalidQueueSize},
 		{cq(1, 2000, dmaBase+rawCQ, 1), spec.InvalidQueueSize},
 		{cq(1, 8, dmaBase+rawCQ, 0), spec.InvalidField},
-		{cq(1, 8, dmaBase+rawCQ+64, 1), spec.InvalidField},
+		{cq(1, 8, dmaBase+rawCQ+64, 1), spec.PRPOffsetInvalid},
 		{cq(1, 8, 0, 1), spec.DataTransferError},
 		{cq(1, 8, dmaBase+uint64(len(h.mem))-0x1000, 1), spec.Success},
 		{cq(1, 8, dmaBase+rawCQ, 1), spec.InvalidQueueID}, // exists
