@@ -107,21 +107,19 @@ func statements(n ast.Node, visit func(ast.Stmt)) {
 	})
 }
 
-// header is the part of a statement that is its own, without nested blocks.
-func (f *parsedFile) header(s ast.Stmt) string {
-	switch s := s.(type) {
-	case *ast.IfStmt:
-		head := "if "
-		if s.Init != nil {
-			head += f.print(s.Init) + "; "
+// own calls visit for the nodes of a statement that are its own, not those of
+// blocks and function literals in it.
+func own(s ast.Stmt, visit func(ast.Node)) {
+	ast.Inspect(s, func(n ast.Node) bool {
+		switch n.(type) {
+		case *ast.BlockStmt, *ast.CaseClause, *ast.CommClause:
+			return false
 		}
-		return head + f.print(s.Cond)
-	case *ast.ForStmt, *ast.RangeStmt, *ast.SwitchStmt, *ast.TypeSwitchStmt, *ast.SelectStmt, *ast.BlockStmt:
-		text := f.print(s)
-		head, _, _ := strings.Cut(text, "{")
-		return head
-	}
-	return f.print(s)
+		if n != nil {
+			visit(n)
+		}
+		return true
+	})
 }
 
 // funcStart is the first line of a function's body.
@@ -135,40 +133,70 @@ func (a funcStart) offset(f *parsedFile) (int, error) {
 	return f.pos(fn.Body.Lbrace) + 1, nil
 }
 
-// beforeStmt is the line above the only statement of a function that begins
-// with the given text (as gofmt prints it); afterStmt is the line below it.
-type beforeStmt struct{ function, begins string }
-type afterStmt struct{ function, begins string }
+// call names a call in a function: of callee, with firstArg as its first
+// argument unless that is empty. beforeCall is the line above the only
+// statement with such a call, afterCall the line below it.
+type call struct{ function, callee, firstArg string }
+type beforeCall call
+type afterCall call
 
-func (a beforeStmt) offset(f *parsedFile) (int, error) {
-	s, err := f.statement(a.function, a.begins)
+func (a beforeCall) offset(f *parsedFile) (int, error) {
+	s, err := f.statement(a.function, "that call "+a.callee, call(a).in)
 	if err != nil {
 		return 0, err
 	}
 	return f.pos(s.Pos()), nil
 }
 
-func (a afterStmt) offset(f *parsedFile) (int, error) {
-	s, err := f.statement(a.function, a.begins)
+func (a afterCall) offset(f *parsedFile) (int, error) {
+	s, err := f.statement(a.function, "that call "+a.callee, call(a).in)
 	if err != nil {
 		return 0, err
 	}
 	return f.pos(s.End()), nil
 }
 
-func (f *parsedFile) statement(function, begins string) (ast.Stmt, error) {
+// in says whether n is the call.
+func (c call) in(f *parsedFile, n ast.Node) bool {
+	e, ok := n.(*ast.CallExpr)
+	if !ok || f.print(e.Fun) != c.callee {
+		return false
+	}
+	return c.firstArg == "" || len(e.Args) > 0 && f.print(e.Args[0]) == c.firstArg
+}
+
+// afterDefinition is the line below the only statement of a function that
+// defines the given variable.
+type afterDefinition struct{ function, variable string }
+
+func (a afterDefinition) offset(f *parsedFile) (int, error) {
+	s, err := f.statement(a.function, "that define "+a.variable, func(f *parsedFile, n ast.Node) bool {
+		d, ok := n.(*ast.AssignStmt)
+		return ok && d.Tok == token.DEFINE && len(d.Lhs) == 1 && f.print(d.Lhs[0]) == a.variable
+	})
+	if err != nil {
+		return 0, err
+	}
+	return f.pos(s.End()), nil
+}
+
+// statement finds the only statement of a function in whose own part match
+// holds for a node.
+func (f *parsedFile) statement(function, what string, match func(*parsedFile, ast.Node) bool) (ast.Stmt, error) {
 	fn, err := f.function(function)
 	if err != nil {
 		return nil, err
 	}
 	var found []ast.Stmt
 	statements(fn.Body, func(s ast.Stmt) {
-		if strings.HasPrefix(f.header(s), begins) {
+		matches := false
+		own(s, func(n ast.Node) { matches = matches || match(f, n) })
+		if matches {
 			found = append(found, s)
 		}
 	})
 	if len(found) != 1 {
-		return nil, fmt.Errorf("%d statements of %s begin with %q, want 1", len(found), function, begins)
+		return nil, fmt.Errorf("%d statements of %s %s, want 1", len(found), function, what)
 	}
 	return found[0], nil
 }

@@ -28,9 +28,9 @@ func (t *T) Run(kind string) error {
 	}
 	switch kind {
 	case "a":
-		x++
+		times("a", x)
 	default:
-		return nil
+		times("b", x)
 	}
 	for i := 0; i < 3; i++ {
 		go func() {
@@ -44,6 +44,8 @@ func (t *T) Run(kind string) error {
 }
 
 func twice() {}
+
+func times(string, int) {}
 `
 
 func applyOne(t *testing.T, at anchor, code string) (string, error) {
@@ -72,13 +74,13 @@ func TestAnchors(t *testing.T) {
 		want string
 	}{
 		{"function start", funcStart{"(*T).Run"}, "HOOKS.F()", "func (t *T) Run(kind string) error {\n" + mark + "blobfshooks.F()\nx := 1"},
-		{"before a statement", beforeStmt{"(*T).Run", "if err := fmt.Errorf("}, "HOOKS.F()", "x := 1\n" + mark + "blobfshooks.F()\nif err := fmt.Errorf"},
-		{"after a nested statement", afterStmt{"(*T).Run", "y := 2"}, "HOOKS.F()", "y := 2\n" + mark + "blobfshooks.F()\n_ = y"},
-		{"in a function literal", beforeStmt{"(*T).Run", "z := 3"}, "HOOKS.F()", "go func() {\n" + mark + "blobfshooks.F()\nz := 3"},
-		{"in a case", beforeStmt{"(*T).Run", "x++"}, "HOOKS.F()", "case \"a\":\n" + mark + "blobfshooks.F()\nx++"},
-		{"switch case", switchCase{"(*T).Run", "kind"}, "case HOOKS.Name:\nreturn HOOKS.F()", "x++\n" + mark + "case blobfshooks.Name:\nreturn blobfshooks.F()\ndefault:"},
+		{"before a call", beforeCall{"(*T).Run", "fmt.Errorf", ""}, "HOOKS.F()", "x := 1\n" + mark + "blobfshooks.F()\nif err := fmt.Errorf"},
+		{"after a nested definition", afterDefinition{"(*T).Run", "y"}, "HOOKS.F()", "y := 2\n" + mark + "blobfshooks.F()\n_ = y"},
+		{"in a function literal", afterDefinition{"(*T).Run", "z"}, "HOOKS.F()", "z := 3\n" + mark + "blobfshooks.F()\n_ = z"},
+		{"in a case", afterCall{"(*T).Run", "times", `"a"`}, "HOOKS.F()", "times(\"a\", x)\n" + mark + "blobfshooks.F()\ndefault:"},
+		{"switch case", switchCase{"(*T).Run", "kind"}, "case HOOKS.Name:\nreturn HOOKS.F()", "times(\"a\", x)\n" + mark + "case blobfshooks.Name:\nreturn blobfshooks.F()\ndefault:"},
 		{"struct field", structField{"Args"}, "More []HOOKS.T", "type Args struct {\n" + mark + "More []blobfshooks.T\n// A is documented."},
-		{"file end", fileEnd{}, "func init() { HOOKS.F() }", "func twice() {}\n" + mark + "func init() { blobfshooks.F() }"},
+		{"file end", fileEnd{}, "func init() { HOOKS.F() }", "func times(string, int) {}\n" + mark + "func init() { blobfshooks.F() }"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			text, err := applyOne(t, test.at, test.code)
@@ -106,9 +108,10 @@ func TestMovedAnchorIsAnError(t *testing.T) {
 	}{
 		{"function", funcStart{"(*T).Walk"}, "function (*T).Walk not found"},
 		{"receiver", funcStart{"Run"}, "function Run not found"},
-		{"function of a statement", beforeStmt{"Walk", "x"}, "function Walk not found"},
-		{"statement", beforeStmt{"(*T).Run", "q := 1"}, `0 statements of (*T).Run begin with "q := 1", want 1`},
-		{"ambiguous statement", afterStmt{"(*T).Run", "twice("}, `2 statements of (*T).Run begin with "twice(", want 1`},
+		{"function of a call", beforeCall{"Walk", "x", ""}, "function Walk not found"},
+		{"definition", afterDefinition{"(*T).Run", "q"}, "0 statements of (*T).Run that define q, want 1"},
+		{"argument", beforeCall{"(*T).Run", "times", `"c"`}, "0 statements of (*T).Run that call times, want 1"},
+		{"ambiguous call", afterCall{"(*T).Run", "twice", ""}, "2 statements of (*T).Run that call twice, want 1"},
 		{"switch", switchCase{"(*T).Run", "sort"}, "0 switches over sort with a default clause"},
 		{"struct", structField{"T2"}, "struct type T2 not found"},
 	} {

@@ -19,7 +19,7 @@ var hookTable = []hook{
 		name: "volume-source",
 		why:  "the source of a volume mount is a name, not a path in the bundle",
 		file: "runsc/specutils/specutils.go",
-		at:   afterStmt{"fixSpec", "m := &spec.Mounts[i]"},
+		at:   afterDefinition{"fixSpec", "m"},
 		code: `if HOOKS.IsVolumeMount(m) {
 			continue
 		}`,
@@ -47,7 +47,7 @@ var hookTable = []hook{
 		name: "open-subcontainer-volumes",
 		why:  "volumes are opened and locked before the gofer starts",
 		file: "runsc/container/container.go",
-		at:   beforeStmt{"(*Container).startImpl", "if err := cgroup.RunInCgroup("},
+		at:   beforeCall{"(*Container).startImpl", "cgroup.RunInCgroup", ""},
 		code: `if err := HOOKS.OpenVolumes(c.Spec, c.ID, c.Sandbox.ID); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ var hookTable = []hook{
 		name: "donate-volumes",
 		why:  "the sandbox process inherits the open volumes",
 		file: "runsc/sandbox/sandbox.go",
-		at:   afterStmt{"(*Sandbox).createSandboxProcess", `donations.DonateAndClose("sink-fds"`},
+		at:   afterCall{"(*Sandbox).createSandboxProcess", "donations.DonateAndClose", `"sink-fds"`},
 		code: `if err := HOOKS.DonateVolumes(s.ID, args.Spec, &donations, cmd); err != nil {
 			return err
 		}`,
@@ -66,7 +66,7 @@ var hookTable = []hook{
 		name: "send-volumes",
 		why:  "a running sandbox receives the volumes of a further container",
 		file: "runsc/sandbox/sandbox.go",
-		at:   beforeStmt{"(*Sandbox).StartSubcontainer", "if err := s.call(boot.ContMgrStartSubcontainer"},
+		at:   beforeCall{"(*Sandbox).StartSubcontainer", "s.call", "boot.ContMgrStartSubcontainer"},
 		code: `HOOKS.SendVolumes(cid, &args.BlobfsVolumes, &args.FilePayload.Files)`,
 	},
 	{
@@ -91,7 +91,7 @@ var hookTable = []hook{
 		name: "setup",
 		why:  "volumes and their memory are set up before the system call filter",
 		file: "runsc/cmd/boot.go",
-		at:   beforeStmt{"(*Boot).Execute", "l, err := boot.New(bootArgs)"},
+		at:   beforeCall{"(*Boot).Execute", "boot.New", ""},
 		code: `if err := HOOKS.Setup(b.totalMem); err != nil {
 			util.Fatalf("%v", err)
 		}`,
@@ -100,7 +100,7 @@ var hookTable = []hook{
 		name: "register-filesystem",
 		why:  "blobfs is a file system type of a sandbox with volumes",
 		file: "runsc/boot/vfs.go",
-		at:   beforeStmt{"registerFilesystems", "if err := memdev.Register(vfsObj)"},
+		at:   beforeCall{"registerFilesystems", "memdev.Register", ""},
 		code: `if err := HOOKS.RegisterFilesystem(vfsObj); err != nil {
 			return err
 		}`,
@@ -117,7 +117,7 @@ var hookTable = []hook{
 		name: "seccomp-rules",
 		why:  "system calls that volumes need beyond the stock filter",
 		file: "runsc/boot/filter/config/config.go",
-		at:   beforeStmt{"rules", "s.Merge(opt.Platform.SyscallFilters(vars))"},
+		at:   beforeCall{"rules", "opt.Platform.SyscallFilters", ""},
 		code: `s.Merge(HOOKS.SeccompRules())`,
 	},
 	{
@@ -131,7 +131,7 @@ var hookTable = []hook{
 		name: "receive-volumes",
 		why:  "volumes of a further container arrive with its start request",
 		file: "runsc/boot/controller.go",
-		at:   beforeStmt{"(*containerManager).StartSubcontainer", "cm.l.mu.Lock()"},
+		at:   beforeCall{"(*containerManager).StartSubcontainer", "cm.l.mu.Lock", ""},
 		code: `if err := HOOKS.ReceiveVolumes(args.BlobfsVolumes, &args.FilePayload.Files); err != nil {
 			return err
 		}`,
