@@ -15,18 +15,15 @@ func (fs *FS) DirectAlignBytes() int64 { return fs.lbaBytes }
 // least one, unless there is an error. The caller unpins them.
 func (fs *FS) frames(b *batch, n int) error {
 	n = min(n, max(fs.cache.limit/8, 1))
-	for b.n < n {
-		p, err := fs.allocPage()
-		if err != nil {
-			if b.n > 0 {
-				return nil
-			}
-			return err
-		}
+	p, err := fs.allocPage()
+	for p != nil {
 		b.pages[b.n] = p
-		b.n++
+		if b.n++; b.n == n {
+			break
+		}
+		p = fs.tryAllocPage()
 	}
-	return nil
+	return err
 }
 
 func (fs *FS) releaseFrames(b *batch) {

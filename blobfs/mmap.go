@@ -34,12 +34,16 @@ func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
 	index := uint64(off) / BlockSizeBytes
 	const rounds = 1000
 	for range rounds {
+		// A writer may have a page behind the end that is not the file's yet.
+		if index >= blocksOf(i.size.Load()) {
+			return PageRun{}, fmt.Errorf("%w: offset %d", ErrBeyondEOF, off)
+		}
 		p, err := i.pageAt(index, faultAhead)
 		if err != nil {
 			return PageRun{}, err
 		}
 		if p == nil {
-			return PageRun{}, fmt.Errorf("%w: offset %d", ErrBeyondEOF, off)
+			continue
 		}
 		if write {
 			if _, err := i.reservePage(index, p); err != nil {
@@ -53,7 +57,7 @@ func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
 			return run, nil
 		}
 	}
-	return PageRun{}, ErrNoMemory
+	return PageRun{}, fmt.Errorf("%w: page %d does not stay mapped", ErrNoMemory, index)
 }
 
 // handOut marks the pinned page, and cached neighbours up to n bytes, as mapped.

@@ -1,6 +1,7 @@
 package blobfs
 
 import (
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -274,15 +275,26 @@ func (c *PageCache) evictPage(p *page) bool {
 	return true
 }
 
-// alloc returns a frame with undefined content, pinned once and in no tree.
+// tryAllocPage is allocPage for those who hold frames already: they must not
+// wait for others who do the same. It returns nil rather than wait.
+func (fs *FS) tryAllocPage() *page {
+	c := fs.cache
+	p := c.take()
+	if p == nil && c.evict(evictBatch) > 0 {
+		p = c.take()
+	}
+	return p
+}
+
+// allocPage returns a frame with undefined content, pinned once and in no tree.
 // When the cache is full it evicts, then writes back, then waits a bounded
 // time for mapped pages to be taken back, and gives ErrNoMemory at last. The
-// caller may hold ioMu of an inode, and nothing below it.
+// caller may hold ioMu of an inode, and nothing below it, nor other frames.
 func (fs *FS) allocPage() (*page, error) {
-	c := fs.cache
-	if p := c.take(); p != nil {
+	if p := fs.tryAllocPage(); p != nil {
 		return p, nil
 	}
+	c := fs.cache
 	for start := time.Now(); ; {
 		freed := c.evict(evictBatch)
 		if p := c.take(); p != nil {
@@ -301,7 +313,7 @@ func (fs *FS) allocPage() (*page, error) {
 			return nil, ErrClosed
 		}
 		if time.Since(start) > allocPatience {
-			return nil, ErrNoMemory
+			return nil, fmt.Errorf("%w: all pages are dirty or mapped", ErrNoMemory)
 		}
 		if c.dirty.Load() == 0 || c.mapped.Load() > 0 {
 			time.Sleep(200 * time.Microsecond)

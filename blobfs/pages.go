@@ -280,19 +280,19 @@ func (i *Inode) fill(first uint64, count int) error {
 	// happen under fillMu.
 	count = min(count, batchPages, max(c.limit/8, 1))
 	var frames [batchPages]*page
+	var err error
 	n := 0
 	for k := range count {
 		if i.pages.get(first+uint64(k)) != nil {
 			continue
 		}
-		p, err := fs.allocPage()
-		if err != nil {
-			if n > 0 {
+		if n > 0 {
+			if frames[n] = fs.tryAllocPage(); frames[n] == nil {
 				break
 			}
+		} else if frames[0], err = fs.allocPage(); err != nil {
 			return err
 		}
-		frames[n] = p
 		n++
 	}
 	used := 0
@@ -307,7 +307,7 @@ func (i *Inode) fill(first uint64, count int) error {
 		}
 	}
 	i.treeMu.Unlock()
-	err := i.readPages(b)
+	err = i.readPages(b)
 	i.fillMu.RUnlock()
 	for _, p := range frames[used:n] {
 		c.unpin(p)

@@ -123,5 +123,5 @@ func (i *Inode) pageAt(index uint64, count int) (*page, error) {
 			return nil, err
 		}
 	}
-	return nil, ErrNoMemory
+	return nil, fmt.Errorf("%w: page %d does not stay", ErrNoMemory, index)
 }

@@ -200,7 +200,7 @@ func (i *Inode) pageAtPastEOF(index uint64) (*page, error) {
 			return nil, err
 		}
 	}
-	return nil, ErrNoMemory
+	return nil, fmt.Errorf("%w: page %d behind the end does not stay", ErrNoMemory, index)
 }
 
 // grow raises the size to at least end. The data below is in the cache, dirty

@@ -282,6 +282,8 @@ func (r *Runner) opTruncate() error {
 		return err
 	}
 	n.resize(size)
+	r.mapsMu.Lock()
+	defer r.mapsMu.Unlock()
 	for _, m := range r.maps {
 		if m.node == n && m.page*blobfs.BlockSizeBytes >= size {
 			return fmt.Errorf("page %d is still mapped", m.page)
@@ -368,6 +370,8 @@ func (r *Runner) opMap() error {
 	if page*blobfs.BlockSizeBytes >= int64(len(n.Data)) {
 		want = blobfs.ErrBeyondEOF
 	}
+	r.mapsMu.Lock()
+	defer r.mapsMu.Unlock()
 	run, got := real.Fault(page*blobfs.BlockSizeBytes, 8*blobfs.BlockSizeBytes, write)
 	if err := same(got, want); err != nil || got != nil {
 		return err
@@ -401,6 +405,8 @@ func (r *Runner) checkMapping(m *mapping) error {
 }
 
 func (r *Runner) opMapped() error {
+	r.mapsMu.Lock()
+	defer r.mapsMu.Unlock()
 	if len(r.maps) == 0 {
 		return nil
 	}
@@ -561,6 +567,7 @@ func (r *Runner) opDrop() error {
 		return nil
 	}
 	r.describe("drop")
+	r.mapsMu.Lock()
 	r.maps = slices.DeleteFunc(r.maps, func(m *mapping) bool {
 		if m.node != n {
 			return false
@@ -568,6 +575,7 @@ func (r *Runner) opDrop() error {
 		r.fs.Pages().DecRef(m.arenaOff, int64(len(m.mem)))
 		return true
 	})
+	r.mapsMu.Unlock()
 	r.forget(n)
 	r.open = slices.DeleteFunc(r.open, func(o *Node) bool { return o == n })
 	delete(r.tmp, n)

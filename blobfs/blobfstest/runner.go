@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"runsc-fs/blobfs"
 	"runsc-fs/nvme"
@@ -33,8 +34,13 @@ type Runner struct {
 	step   string
 	open   []*Node // without a name, kept by their handle
 	tmp    map[*Node]bool
-	maps   []*mapping
 	counts map[string]int
+
+	// mapsMu plays the lock of an address space: it is held from Fault until
+	// the mapping has its reference, while a mapping is used, and by the
+	// invalidator, which the file system may call from a goroutine of its own.
+	mapsMu sync.Mutex
+	maps   []*mapping
 }
 
 // mapping is a page of a file that we hold as an application's mapping would.
@@ -82,10 +88,12 @@ func (r *Runner) Close() error {
 
 // dropAll gives up all mappings and references.
 func (r *Runner) dropAll() {
+	r.mapsMu.Lock()
 	for _, m := range r.maps {
 		r.fs.Pages().DecRef(m.arenaOff, int64(len(m.mem)))
 	}
 	r.maps = nil
+	r.mapsMu.Unlock()
 	for _, n := range r.model.nodes() {
 		r.forget(n)
 	}
@@ -204,6 +212,8 @@ func (r *Runner) adopt(n *Node, i *blobfs.Inode) error {
 
 // unmap is the invalidator: it drops our mappings of a range.
 func (r *Runner) unmap(n *Node, off, length int64) {
+	r.mapsMu.Lock()
+	defer r.mapsMu.Unlock()
 	r.maps = slices.DeleteFunc(r.maps, func(m *mapping) bool {
 		start := m.page * blobfs.BlockSizeBytes
 		if m.node != n || start+int64(len(m.mem)) <= off || start >= off+length {
