@@ -166,8 +166,9 @@ func (v *Volume) Holder() (container string, inUse bool, err error) {
 	return readHolder(file), true, nil
 }
 
-// LockRetry is how long a taker of a volume's lock tries again when it finds the lock held.
-const LockRetry = 200 * time.Millisecond
+// LockRetry is how long a taker of a volume's lock tries again when it finds the lock held: Holder
+// holds it for an instant, and a sandbox that was killed until the kernel has taken its memory apart.
+const LockRetry = 2 * time.Second
 
 // Acquire takes the volume for the named container and returns the open lock file, which holds the
 // volume until every copy of its descriptor is closed. ErrInUse if another has it.

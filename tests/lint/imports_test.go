@@ -37,7 +37,7 @@ var rules = []rule{
 	{"runsc-fs/hooks", []string{
 		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor/pkg", module + "/gofer", module + "/oci", module + "/sentry",
 	}},
-	{"runsc-fs/hookgen", nil},
+	{"runsc-fs/hookgen", []string{"golang.org/x/sys"}},
 	{"runsc-fs", []string{
 		"golang.org/x/sys", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor",
 		module + "/blobfs", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
