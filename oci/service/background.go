@@ -30,7 +30,12 @@ func startTime(pid int) (started string, ok bool) {
 	}
 	// The name in parentheses may contain anything; the state is field 3.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" {
+	if len(fields) < 20 {
+		return "", false
+	}
+	// A process whose first thread is a zombie is gone when its other threads are: until then they keep
+	// its sockets open.
+	if threads := fields[17]; fields[0] == "Z" && (threads == "0" || threads == "1") {
 		return "", false
 	}
 	return fields[19], true
