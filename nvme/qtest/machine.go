@@ -53,6 +53,9 @@ type Namespace struct {
 	LBASizeBytes int    // default 512
 	Device       string // further properties of the device nvme-ns
 	Drive        string // further options of its -drive
+	// Fault makes some I/O fail: options of blkdebug's inject-error without
+	// their prefix, as "iotype=write" and "sector=8".
+	Fault []string
 }
 
 // Options are the parameters of a machine. The zero value gives a controller
@@ -172,8 +175,16 @@ func (m *Machine) launch(opts Options, ram *os.File, ramBytes int64) error {
 		if err := os.Truncate(image, ns.SizeBytes); err != nil {
 			return fmt.Errorf("qtest: %w", err)
 		}
+		image = strings.ReplaceAll(image, ",", ",,")
+		file := "file=" + image
+		if len(ns.Fault) > 0 {
+			file = "file.driver=blkdebug,file.image.driver=file,file.image.filename=" + image + ",file.inject-error.0.event=none"
+			for _, f := range ns.Fault {
+				file += ",file.inject-error.0." + f
+			}
+		}
 		args = append(args,
-			"-drive", join(fmt.Sprintf("id=drive%d,file=%s,if=none,format=raw,discard=unmap,cache=unsafe", i, strings.ReplaceAll(image, ",", ",,")), ns.Drive),
+			"-drive", join(fmt.Sprintf("id=drive%d,%s,if=none,format=raw,discard=unmap,cache=unsafe", i, file), ns.Drive),
 			"-device", join(fmt.Sprintf("nvme-ns,drive=drive%d,bus=nvme,nsid=%d,logical_block_size=%d,physical_block_size=%d", i, i+1, ns.LBASizeBytes, ns.LBASizeBytes), ns.Device))
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -72,5 +72,10 @@ func (c *Controller) roomLocked(cq *completionQueue) bool {
 	if v := atomic.LoadUint32(value); int(v) < len(cq.entries) {
 		cq.head = uint16(v)
 	}
-	return !cq.fullLocked()
+	if cq.fullLocked() {
+		return false
+	}
+	// Behind the head: not passed before the queue has been round once.
+	atomic.StoreUint32(event, uint32(cq.head+uint16(len(cq.entries))-1)%uint32(len(cq.entries)))
+	return true
 }
