@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -282,7 +283,7 @@ func applyAll(dir string, hooks []hook) error {
 	return nil
 }
 
-// apply returns src with the hooks of one file and the import they need.
+// apply returns src with the hooks of one file and the import they need, if any.
 func apply(name string, src []byte, hooks []hook) ([]byte, error) {
 	f, err := parse(name, src)
 	if err != nil {
@@ -304,7 +305,10 @@ func apply(name string, src []byte, hooks []hook) ([]byte, error) {
 	if bytes.Contains(src, []byte(hooksName)) {
 		return nil, fmt.Errorf("%s already uses the name %s", name, hooksName)
 	}
-	ins = append(ins, insertion{f.importEnd(), fmt.Sprintf("\n\nimport %s %q\n", hooksName, hooksImport)})
+	// Packages that the hooks' own package imports must not import it.
+	if slices.ContainsFunc(hooks, func(h hook) bool { return strings.Contains(h.code, "HOOKS") }) {
+		ins = append(ins, insertion{f.importEnd(), fmt.Sprintf("\n\nimport %s %q\n", hooksName, hooksImport)})
+	}
 	sort.SliceStable(ins, func(i, j int) bool { return ins[i].at < ins[j].at })
 
 	var b bytes.Buffer

@@ -121,6 +121,21 @@ var hookTable = []hook{
 		code: `s.Merge(HOOKS.SeccompRules())`,
 	},
 	{
+		name: "tmpfile",
+		why: "whether files without a name can be made is for the file system to say that has the directory, " +
+			"not for those that the path to it leads through",
+		file: "pkg/sentry/vfs/vfs.go",
+		at:   beforeCall{"(*VirtualFilesystem).OpenAt", "vfs.getResolvingPath", ""},
+		code: `if opts.Flags&linux.O_TMPFILE != 0 && pop.Path.HasComponents() {
+			dir, err := vfs.GetDentryAt(ctx, creds, pop, &GetDentryOptions{})
+			if err != nil {
+				return nil, err
+			}
+			defer dir.DecRef(ctx)
+			return vfs.OpenAt(ctx, creds, &PathOperation{Root: pop.Root, Start: dir}, opts)
+		}`,
+	},
+	{
 		name: "start-args",
 		why:  "describes the volume files at the end of the file payload",
 		file: "runsc/boot/controller.go",
