@@ -24,6 +24,7 @@ type FS struct {
 	volumeBlocks uint64
 	lbaBytes     int64
 	closed       atomic.Bool
+	revoking     atomic.Int32 // invalidators called by revoke that have not returned
 
 	// txMu serialises transactions, together with what they do in memory.
 	txMu  sync.Mutex

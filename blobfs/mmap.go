@@ -3,6 +3,7 @@ package blobfs
 import (
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // faultAhead is how many pages a fault that misses reads at once.
@@ -25,12 +26,7 @@ func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
 	if write && i.fs.ReadOnly() {
 		return PageRun{}, ErrReadOnly
 	}
-	if c := i.fs.cache; c.mapped.Load() > int64(c.limit)/2 {
-		// The flusher takes mappings back, for which it needs a lock that our
-		// caller holds: it must be waiting for that before all pages are mapped.
-		i.fs.kickFlusher()
-		runtime.Gosched()
-	}
+	i.fs.throttleFault()
 	index := uint64(off) / BlockSizeBytes
 	const rounds = 1000
 	for range rounds {
@@ -58,6 +54,38 @@ func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
 		}
 	}
 	return PageRun{}, fmt.Errorf("%w: page %d does not stay mapped", ErrNoMemory, index)
+}
+
+const (
+	// revokerPatience bounds the wait for the flusher to begin taking
+	// mappings back.
+	revokerPatience = 100 * time.Millisecond
+	// handOverTime is long enough for a mutex to be handed over to who waits,
+	// instead of being taken again by who has just released it.
+	handOverTime = 2 * time.Millisecond
+)
+
+// throttleFault keeps faults from mapping all pages before the flusher can take
+// some back. The flusher needs a lock that our caller holds: it must be waiting
+// for it, and be next in line, before the last frame is mapped.
+func (fs *FS) throttleFault() {
+	c := fs.cache
+	limit := int64(c.limit)
+	if c.mapped.Load() <= limit/2 {
+		return
+	}
+	fs.kickFlusher()
+	runtime.Gosched()
+	if c.mapped.Load() <= limit*3/4 {
+		return
+	}
+	for start := time.Now(); fs.revoking.Load() == 0 && c.mapped.Load() > limit*3/4; {
+		if time.Since(start) > revokerPatience {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	time.Sleep(handOverTime)
 }
 
 // handOut marks the pinned page, and cached neighbours up to n bytes, as mapped.
@@ -131,7 +159,9 @@ func (i *Inode) revoke() {
 		}
 	}
 	i.treeMu.Unlock()
+	i.fs.revoking.Add(1)
 	i.invalidate(0, MaxFileSizeBytes)
+	i.fs.revoking.Add(-1)
 	written := false
 	i.treeMu.Lock()
 	for p := i.pages.next(0); p != nil; p = i.pages.next(p.index + 1) {

@@ -31,14 +31,16 @@ func (i *Inode) ReadAt(dst Sink, off, n int64, flags IOFlags) (int64, error) {
 	if err := i.checkIO(off, n); err != nil {
 		return 0, err
 	}
+	size := i.size.Load()
+	if off >= size || n == 0 {
+		return 0, nil
+	}
+	// The end of the file comes first: whoever reads a file to its end by direct
+	// I/O asks once more at an end that need not be aligned.
 	if flags&IODirect != 0 {
 		if align := i.fs.DirectAlignBytes(); off%align != 0 || n%align != 0 {
 			return 0, fmt.Errorf("%w: direct read of %d bytes at %d", ErrInvalid, n, off)
 		}
-	}
-	size := i.size.Load()
-	if off >= size || n == 0 {
-		return 0, nil
 	}
 	n = min(n, size-off)
 	var done int64
