@@ -129,6 +129,17 @@ func TestDirectIO(t *testing.T) {
 	wantErrno(t, "unaligned direct write", err, linuxerr.EINVAL)
 	_, err = fd.PRead(e.ctx, usermem.BytesIOSequence(make([]byte, 100)), 0, vfs.ReadOptions{})
 	wantErrno(t, "unaligned direct read", err, linuxerr.EINVAL)
+	// Who reads to the end asks once more there, wherever that is.
+	if err := fd.SetStat(e.ctx, vfs.SetStatOptions{Stat: linux.Statx{Mask: linux.STATX_SIZE, Size: 4196}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.pread(fd, 4096, 4096); len(got) != 100 {
+		t.Errorf("a direct read over the end gives %d bytes", len(got))
+	}
+	_, err = fd.PRead(e.ctx, usermem.BytesIOSequence(make([]byte, 4096)), 4196, vfs.ReadOptions{})
+	if err != io.EOF {
+		t.Errorf("a direct read at an unaligned end: %v", err)
+	}
 }
 
 func TestSeekDataAndHoles(t *testing.T) {

@@ -97,10 +97,7 @@ func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset i
 		flags |= blobfs.IONoWait
 	}
 	if status&linux.O_DIRECT != 0 {
-		if !fd.fs().directAligned(offset, n) {
-			return 0, linuxerr.EINVAL
-		}
-		flags |= blobfs.IODirect
+		flags |= blobfs.IODirect // which checks offset and length
 	}
 	u := getUserMemory(ctx, dst)
 	done, err := fd.inode.blob.ReadAt(u, offset, n, flags)
