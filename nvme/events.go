@@ -147,9 +147,15 @@ func (c *Controller) PollEvents() {
 	}
 	q.mu.Lock()
 	c.requestEventsLocked()
+	more := len(c.events.arrived) > 0
 	q.mu.Unlock()
-	if c.opts.EventInterval > 0 {
+	switch {
+	case more: // came while these were dealt with
+		c.events.timer.Reset(eventPause)
+	case c.opts.EventInterval > 0:
 		c.events.timer.Reset(c.opts.EventInterval)
+	default:
+		c.events.timer.Stop()
 	}
 }
 
