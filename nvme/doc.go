@@ -6,7 +6,12 @@
 // Controller, whose Namespace method gives a BlockDevice; OpenNamespace does
 // both. Data lies in an Arena, the only memory a controller can reach. Package
 // soft has a controller in software, package nvmetest the conformance suite of
-// transports and devices, package crashdev a disk for power-cut tests.
+// transports and devices, package qtest a transport to the controller of QEMU
+// for tests, package crashdev a disk for power-cut tests.
+//
+// A BlockDevice does what a store needs. Namespace has Compare, Verify and Copy
+// besides, Controller the health, error and firmware logs, where the controller
+// offers them.
 //
 // # How requests run
 //
@@ -15,8 +20,15 @@
 // completions in the caller's thread: it spins for a time that follows the
 // measured latency, at most 20 µs, then yields to other goroutines, then sleeps
 // up to 1 ms at a time or waits for an interrupt. Who shares a queue finds the
-// others' completions, too. The driver has no goroutine of its own, and an open
-// controller that is not used costs no processor time.
+// others' completions, too.
+//
+// # Events
+//
+// Requests for asynchronous events are kept outstanding. Who waits for an admin
+// command comes across them, and a timer looks every Options.EventInterval: the
+// only thing that the driver does by itself. An event is decoded, its log page
+// read and the result given to Options.Logf and Options.OnEvent. A namespace
+// that went away, was formatted or was replaced under its users is closed.
 //
 // # Errors
 //
@@ -31,8 +43,9 @@
 //
 // # Locks
 //
-// In this order: Controller.resetMu, the mu of the I/O queue pairs by ascending
-// number, the mu of the admin queue pair, Arena.mu. Waiting for a command
-// releases the mu of its queue pair. The transport is called with them held and
-// must not call back.
+// In this order: eventQueue.mu, Controller.resetMu, the mu of the I/O queue pairs
+// by ascending number, the mu of the admin queue pair, Arena.mu. Nothing else is
+// taken under Controller.namespacesMu. Waiting for a command releases the mu of
+// its queue pair. The transport is called with them held and must not call back;
+// Options.OnEvent is called with eventQueue.mu held alone.
 package nvme

@@ -100,8 +100,8 @@ func Run(t *testing.T, open OpenDevice, opts Options) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, c := range slices.Concat(configs, opts.Configs) {
-				if c.SizeBytes == 0 {
-					c.SizeBytes = 16 << 20
+				if c.SizeBytes = 16 << 20; opts.Slow {
+					c.SizeBytes = 8 << 20
 				}
 				t.Run(c.String(), func(t *testing.T) { test.run(newRig(t, open, c, opts)) })
 			}

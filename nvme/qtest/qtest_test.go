@@ -2,6 +2,7 @@ package qtest
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"testing"
 
@@ -14,7 +15,7 @@ const requireEnv = "RUNSC_FS_REQUIRE_QEMU"
 func TestMain(m *testing.M) {
 	if err := Available(); err != nil {
 		if os.Getenv(requireEnv) != "" {
-			println(err.Error() + " (" + requireEnv + " is set)")
+			fmt.Fprintf(os.Stderr, "%v (%s is set)\n", err, requireEnv)
 			os.Exit(1)
 		}
 	}

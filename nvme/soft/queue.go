@@ -115,7 +115,8 @@ func (c *Controller) runLocked(sq *submissionQueue) {
 		return
 	}
 	sq.running = true
-	for (sq.head != sq.tail || c.pullTailLocked(sq)) && !sq.deleted && c.roomLocked(sq.cq) && c.csts.Load()&(spec.CSTSCFS|spec.CSTSRDY) == spec.CSTSRDY {
+	inMemory := c.shadow.Load() != nil
+	for (sq.head != sq.tail || (inMemory && c.pullTailLocked(sq))) && !sq.deleted && c.roomLocked(sq.cq) && c.csts.Load()&(spec.CSTSCFS|spec.CSTSRDY) == spec.CSTSRDY {
 		cmd := sq.entries[sq.head]
 		if sq.head++; int(sq.head) == len(sq.entries) {
 			sq.head = 0
