@@ -190,7 +190,7 @@ func (l *EventLog) Add(e nvme.Event) {
 	l.all = append(l.all, e)
 }
 
-// Take returns the first event that has not been taken of a type and info, and
+// take returns the first event that has not been taken of a type and info, and
 // forgets those before; ok is false when there is none.
 func (l *EventLog) take(typ, info uint8) (e nvme.Event, ok bool) {
 	l.mu.Lock()
