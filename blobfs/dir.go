@@ -98,6 +98,11 @@ func (tx *txn) putEntry(s *dirSlot, name string, ino uint64, typ uint32) error {
 // Lookup returns the inode of that name, with a reference. Errors: ErrNotExist,
 // ErrNotDir, ErrNameTooLong, ErrCorrupt, ErrIO.
 func (i *Inode) Lookup(name string) (found *Inode, err error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
 	if err := i.checkDir(name); err != nil {
 		return nil, err
 	}
@@ -141,6 +146,11 @@ func (i *Inode) linkRoom() error {
 // the inode with a reference. Errors: ErrExist, ErrNotExist when the directory
 // has been removed, ErrTooManyLinks, ErrNoSpace, ErrReadOnly and those of Lookup.
 func (i *Inode) Create(name string, n NewInode) (*Inode, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
 	if err := i.checkDir(name); err != nil {
 		return nil, err
 	}
@@ -148,7 +158,7 @@ func (i *Inode) Create(name string, n NewInode) (*Inode, error) {
 		return nil, err
 	}
 	var child *Inode
-	err := i.fs.update(func(tx *txn) error {
+	err = i.fs.update(func(tx *txn) error {
 		if err := i.alive(); err != nil {
 			return err
 		}
@@ -189,6 +199,11 @@ func (i *Inode) Create(name string, n NewInode) (*Inode, error) {
 // CreateUnlinked makes a regular file without a name (O_TMPFILE), which Link
 // can give it later. The directory only says where.
 func (i *Inode) CreateUnlinked(n NewInode) (*Inode, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
 	if i.typ != ModeDir {
 		return nil, ErrNotDir
 	}
@@ -199,7 +214,7 @@ func (i *Inode) CreateUnlinked(n NewInode) (*Inode, error) {
 		return nil, fmt.Errorf("%w: only regular files can be without a name", ErrInvalid)
 	}
 	var child *Inode
-	err := i.fs.update(func(tx *txn) (err error) {
+	err = i.fs.update(func(tx *txn) (err error) {
 		if err := i.alive(); err != nil {
 			return err
 		}
@@ -293,12 +308,17 @@ func (tx *txn) putInline(ino uint64, data []byte) error {
 
 // Readlink returns the target of a symbolic link.
 func (i *Inode) Readlink() (string, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return "", err
+	}
+	defer g.leave()
 	if i.typ != ModeSymlink {
 		return "", ErrNotSymlink
 	}
 	size := i.size.Load()
 	target := make([]byte, 0, size)
-	err := i.fs.store.View(func(r *store.Reader) error {
+	err = i.fs.store.View(func(r *store.Reader) error {
 		target = target[:0]
 		from := format.Key{Object: i.ino, Kind: format.KindInline}
 		to := format.Key{Object: i.ino, Kind: format.KindInline, Offset: MaxSymlinkBytes}
@@ -316,7 +336,6 @@ func (i *Inode) Readlink() (string, error) {
 	case int64(len(target)) != size:
 		return "", corruptf("symbolic link %d: %d of %d bytes", i.ino, len(target), size)
 	}
-	i.TouchAtime()
 	return string(target), nil
 }
 
@@ -324,6 +343,11 @@ func (i *Inode) Readlink() (string, error) {
 // ErrTooManyLinks, ErrNotExist when target has lost its last name already, and
 // those of Create.
 func (i *Inode) Link(name string, target *Inode) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if err := i.checkDir(name); err != nil {
 		return err
 	}
@@ -378,12 +402,17 @@ func (i *Inode) Unlink(name string, child *Inode) error { return i.removeName(na
 func (i *Inode) Rmdir(name string, child *Inode) error { return i.removeName(name, child, true) }
 
 func (i *Inode) removeName(name string, child *Inode, dir bool) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if err := i.checkDir(name); err != nil {
 		return err
 	}
 	fs := i.fs
 	var victim victim
-	err := fs.updateFreeing(func(tx *txn) error {
+	err = fs.updateFreeing(func(tx *txn) error {
 		slot, err := fs.findEntry(tx, i, name)
 		switch {
 		case err != nil:
@@ -431,6 +460,11 @@ func (fs *FS) checkEmpty(r reader, dir *Inode) error {
 // cookies, until fn returns false. It calls fn with no lock held. Entries that
 // exist during the whole listing appear exactly once.
 func (i *Inode) ReadDir(cookie int64, fn func(d Dirent) (more bool)) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if i.typ != ModeDir {
 		return ErrNotDir
 	}

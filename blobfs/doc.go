@@ -28,6 +28,9 @@
 // An inode without a name lives until its last reference goes. An orphan item
 // makes the next mount free it if a crash comes first (orphan.go).
 //
+// Every call that needs the volume goes through a gate (gate.go) that Close
+// shuts: it ends before Close goes on, or fails with ErrClosed.
+//
 // # Locks
 //
 // In the order in which they may be taken:

@@ -23,7 +23,7 @@ type FS struct {
 	seed         [16]byte
 	volumeBlocks uint64
 	lbaBytes     int64
-	closed       atomic.Bool
+	gate         gate
 	revoking     atomic.Int32 // invalidators called by revoke that have not returned
 
 	// txMu serialises transactions, together with what they do in memory.
@@ -164,21 +164,36 @@ func (fs *FS) StatFS() StatFS {
 	}
 }
 
-// Close writes everything back, makes it durable, and gives all memory of the
-// arena back except what is still referenced. Inodes must not be used any more.
-// The error says that something may not be durable.
+// Close refuses all further calls with ErrClosed, waits for those inside, takes
+// mapped pages back, writes everything back and makes it durable. Memory of the
+// arena that is still referenced stays allocated until PageCache.DecRef; the
+// rest is given back. The error says that something may not be durable. Of
+// calls that do not come to an end, Close waits for none longer than 30 s:
+// then it leaves them what memory they have.
 func (fs *FS) Close() error {
-	if !fs.closed.CompareAndSwap(false, true) {
+	if !fs.gate.close() {
 		return ErrClosed
+	}
+	idle := fs.gate.drain(closePatience)
+	if !idle {
+		fs.opts.Logf("blobfs: closing with calls that have not come to an end in %v", closePatience)
 	}
 	fs.stopFlusher()
 	var err error
 	if !fs.opts.ReadOnly {
+		fs.revokeWritable()
 		err = fs.flushAll()
 	}
-	fs.inodes.all(func(i *Inode) { i.dropAllPages() })
+	if idle {
+		fs.inodes.all(func(i *Inode) {
+			i.invalidate(0, MaxFileSizeBytes)
+			i.dropAllPages()
+		})
+	}
 	err = errors.Join(err, fs.store.Close())
-	fs.cache.close()
+	if idle {
+		fs.cache.close()
+	}
 	return err
 }
 

@@ -144,7 +144,7 @@ func (c *inodeCache) all(fn func(i *Inode)) {
 		s.mu.Unlock()
 		for _, i := range list {
 			fn(i)
-			i.DecRef()
+			i.decRef()
 		}
 	}
 }
@@ -167,11 +167,28 @@ func (i *Inode) tryIncRef() bool {
 
 // DecRef gives up a reference. The last one of an inode without a name frees
 // the inode and its blocks, which can take transactions and I/O: no lock of
-// the file system may be held.
+// the file system may be held. Once the file system is closed nothing is freed
+// any more; the next mount does it.
 func (i *Inode) DecRef() {
 	if i.refs.Add(-1) > 0 {
 		return
 	}
+	if g, err := i.fs.gate.enter(); err == nil {
+		i.unreferenced()
+		g.leave()
+	}
+}
+
+// decRef is DecRef for those inside already.
+func (i *Inode) decRef() {
+	if i.refs.Add(-1) == 0 {
+		i.unreferenced()
+	}
+}
+
+// unreferenced keeps an inode whose last reference went, or frees it if it has
+// no name.
+func (i *Inode) unreferenced() {
 	fs := i.fs
 	// Only an inode that cannot be reached by name can end here with no
 	// links, so nobody adds one meanwhile.
@@ -309,6 +326,11 @@ func (fs *FS) inodeThrough(r reader, ino uint64) (*Inode, error) {
 // Inode returns an inode by number and generation, with a reference. An inode
 // that is gone or has no name left gives ErrStale.
 func (fs *FS) Inode(ino uint64, generation uint32) (*Inode, error) {
+	g, err := fs.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
 	if ino == 0 {
 		return nil, ErrStale
 	}
@@ -320,7 +342,7 @@ func (fs *FS) Inode(ino uint64, generation uint32) (*Inode, error) {
 		return nil, err
 	}
 	if i.gen != generation || !i.hasLinks() {
-		i.DecRef()
+		i.decRef()
 		return nil, ErrStale
 	}
 	return i, nil

@@ -177,6 +177,11 @@ func dirSizeBytes(entries uint64) int64 {
 // flags and project id are logged before it returns; times follow with the
 // next commit. Errors: ErrReadOnly, ErrIO.
 func (i *Inode) SetAttr(mask AttrMask, a *Attr) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if i.fs.ReadOnly() {
 		return ErrReadOnly
 	}
@@ -243,8 +248,18 @@ func (i *Inode) attrChangedLocked() {
 }
 
 // TouchAtime records an access now, as the mount options say (relatime by
-// default). Reads of files do it themselves.
+// default). Reads of files do it themselves, those of directories and symbolic
+// links leave it to the caller, who may know the content already.
 func (i *Inode) TouchAtime() {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return
+	}
+	defer g.leave()
+	i.touchAtime()
+}
+
+func (i *Inode) touchAtime() {
 	fs := i.fs
 	if fs.opts.NoAtime || fs.opts.ReadOnly {
 		return

@@ -20,6 +20,11 @@ const faultAhead = 16
 // before giving that up. Errors: ErrBeyondEOF, ErrNoSpace, ErrNoMemory,
 // ErrReadOnly, ErrCorrupt, ErrIO.
 func (i *Inode) Fault(off, n int64, write bool) (PageRun, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return PageRun{}, err
+	}
+	defer g.leave()
 	if err := i.checkIO(off, n); err != nil {
 		return PageRun{}, err
 	}

@@ -86,10 +86,10 @@ func (v *victim) settle(err error) {
 	switch {
 	case i == nil:
 	case !v.dying:
-		i.DecRef()
+		i.decRef()
 	case err != nil:
 		i.revive()
-		i.DecRef()
+		i.decRef()
 	case v.gone:
 		i.dropAllPages()
 		i.ext.reset()
@@ -230,7 +230,7 @@ func (fs *FS) finishOrphan(ino uint64) error {
 	if err != nil {
 		return err
 	}
-	defer i.DecRef() // frees it if it has no name
+	defer i.decRef() // frees it if it has no name
 	if !i.hasLinks() {
 		return nil
 	}

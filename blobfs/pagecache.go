@@ -3,6 +3,7 @@ package blobfs
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,13 +37,14 @@ type PageCache struct {
 	dirty  atomic.Int64
 	mapped atomic.Int64
 
-	mu    sync.Mutex
-	free  []*page
-	total int // frames taken from the arena
-	slabs [][]page
+	mu     sync.Mutex
+	free   []*page
+	total  int // frames taken from the arena
+	slabs  [][]page
+	closed bool
 
 	clockMu sync.Mutex
-	hand    int // frame number
+	hand    int // see nextFrame
 }
 
 func newPageCache(arena *nvme.Arena, limitBytes int64) *PageCache {
@@ -108,8 +110,14 @@ func (c *PageCache) unpin(p *page) {
 func (c *PageCache) release(p *page) {
 	c.scrub(p)
 	c.mu.Lock()
-	c.free = append(c.free, p)
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.free = append(c.free, p)
+		return
+	}
+	c.slabs = slices.DeleteFunc(c.slabs, func(slab []page) bool {
+		return slab[0].off <= p.off && p.off <= slab[len(slab)-1].off && c.freeSlabLocked(slab)
+	})
 }
 
 func (c *PageCache) scrub(p *page) {
@@ -173,27 +181,29 @@ func (c *PageCache) growLocked() {
 	c.slabs = append(c.slabs, slab)
 }
 
-// close gives all frames back to the arena, except those of slabs with a page
-// that is still referenced.
+// close gives the frames back to the arena, and hands out no more. Slabs with a
+// page that is still referenced follow when that reference goes.
 func (c *PageCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.free, c.limit = nil, 0
-	for _, slab := range c.slabs {
-		busy := false
-		for k := range slab {
-			busy = busy || slab[k].refs.Load() > 0
+	c.closed, c.free, c.limit, c.total = true, nil, 0, 0
+	c.slabs = slices.DeleteFunc(c.slabs, c.freeSlabLocked)
+}
+
+// freeSlabLocked gives the frames of a slab back to the arena, unless one of
+// them is referenced.
+func (c *PageCache) freeSlabLocked(slab []page) bool {
+	for k := range slab {
+		if slab[k].refs.Load() >= 0 {
+			return false
 		}
-		if busy {
-			continue
-		}
-		for k := range slab {
-			c.byPage[slab[k].off/BlockSizeBytes].Store(nil)
-		}
-		first := slab[0].off
-		c.arena.Free(c.base[first : first+int64(len(slab))*BlockSizeBytes])
 	}
-	c.slabs = nil
+	for k := range slab {
+		c.byPage[slab[k].off/BlockSizeBytes].Store(nil)
+	}
+	first := slab[0].off
+	c.arena.Free(c.base[first : first+int64(len(slab))*BlockSizeBytes])
+	return true
 }
 
 // evict frees up to want frames of clean pages that nobody uses and reports
@@ -204,15 +214,11 @@ func (c *PageCache) evict(want int) int {
 	defer c.clockMu.Unlock()
 	c.mu.Lock()
 	slabs := c.slabs
-	total := c.total
 	c.mu.Unlock()
-	if total == 0 {
-		return 0
-	}
 	freed := 0
-	for steps := 2 * total; steps > 0 && freed < want; steps-- {
+	for steps := 2 * len(slabs) * slabPages; steps > 0 && freed < want; steps-- {
 		p := c.nextFrame(slabs)
-		if p.refs.Load() != 1 || p.any(pageLocked|pageDirty|pageFaulted) {
+		if p == nil || p.refs.Load() != 1 || p.any(pageLocked|pageDirty|pageFaulted) {
 			continue
 		}
 		if p.has(pageAccessed) {
@@ -226,20 +232,16 @@ func (c *PageCache) evict(want int) int {
 	return freed
 }
 
-// nextFrame advances the clock hand. Slabs are all of slabPages frames except
-// the last ones; the hand counts slots, so short slabs are merely passed faster.
+// nextFrame advances the clock hand, which counts slots of slabPages a slab: it
+// returns nil for one that a short slab does not have.
 func (c *PageCache) nextFrame(slabs [][]page) *page {
-	for {
-		c.hand++
-		s, k := c.hand/slabPages, c.hand%slabPages
-		if s >= len(slabs) {
-			c.hand = -1
-			continue
-		}
-		if k < len(slabs[s]) {
-			return &slabs[s][k]
-		}
+	if c.hand++; c.hand >= len(slabs)*slabPages {
+		c.hand = 0
 	}
+	if slab := slabs[c.hand/slabPages]; c.hand%slabPages < len(slab) {
+		return &slab[c.hand%slabPages]
+	}
+	return nil
 }
 
 // evictPage takes one clean page out of its file and frees the frame, unless
@@ -309,8 +311,8 @@ func (fs *FS) allocPage() (*page, error) {
 		} else {
 			runtime.Gosched()
 		}
-		if fs.closed.Load() {
-			return nil, ErrClosed
+		if fs.gate.shut.Load() {
+			return nil, ErrClosed // Close waits for us
 		}
 		if time.Since(start) > allocPatience {
 			return nil, fmt.Errorf("%w: all pages are dirty or mapped", ErrNoMemory)

@@ -10,8 +10,6 @@ const (
 // checkIO says whether data can be read or written at all.
 func (i *Inode) checkIO(off, n int64) error {
 	switch {
-	case i.fs.closed.Load():
-		return ErrClosed
 	case i.typ == ModeDir:
 		return ErrIsDir
 	case i.typ != ModeRegular:
@@ -28,6 +26,11 @@ func (i *Inode) checkIO(off, n int64) error {
 // ErrCorrupt, ErrIO, ErrInvalid, ErrIsDir, ErrWouldBlock with IONoWait; an
 // error after the first byte is reported with the count.
 func (i *Inode) ReadAt(dst Sink, off, n int64, flags IOFlags) (int64, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer g.leave()
 	if err := i.checkIO(off, n); err != nil {
 		return 0, err
 	}
@@ -44,14 +47,13 @@ func (i *Inode) ReadAt(dst Sink, off, n int64, flags IOFlags) (int64, error) {
 	}
 	n = min(n, size-off)
 	var done int64
-	var err error
 	if flags&IODirect != 0 {
 		done, err = i.readDirect(dst, off, n)
 	} else {
 		done, err = i.readBuffered(dst, off, n, flags)
 	}
 	if flags&IONoAtime == 0 && done > 0 {
-		i.TouchAtime()
+		i.touchAtime()
 	}
 	return done, err
 }

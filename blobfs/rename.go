@@ -31,6 +31,11 @@ type renaming struct {
 // of directories away. Errors: ErrNotExist, ErrExist, ErrNotDir, ErrIsDir,
 // ErrNotEmpty, ErrLoop, ErrTooManyLinks, ErrInvalid, ErrNoSpace, ErrReadOnly.
 func (fs *FS) Rename(oldDir *Inode, oldName string, newDir *Inode, newName string, flags RenameFlags) error {
+	g, err := fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if err := oldDir.checkDir(oldName); err != nil {
 		return err
 	}
@@ -48,7 +53,7 @@ func (fs *FS) Rename(oldDir *Inode, oldName string, newDir *Inode, newName strin
 	}
 	r := renaming{oldDir: oldDir, newDir: newDir, oldName: oldName, newName: newName}
 	var whiteout *Inode
-	err := fs.update(func(tx *txn) (err error) {
+	err = fs.update(func(tx *txn) (err error) {
 		r.tx = tx
 		r.now = fs.now()
 		done, err := r.resolve(flags)
@@ -69,15 +74,15 @@ func (fs *FS) Rename(oldDir *Inode, oldName string, newDir *Inode, newName strin
 	if err != nil && whiteout != nil {
 		fs.inodes.forget(whiteout)
 	} else if whiteout != nil {
-		whiteout.DecRef()
+		whiteout.decRef()
 	}
 	if r.src != nil {
-		r.src.DecRef()
+		r.src.decRef()
 	}
 	if r.victim.inode != nil {
 		r.victim.settle(err)
 	} else if r.dst != nil {
-		r.dst.DecRef()
+		r.dst.decRef()
 	}
 	return err
 }
@@ -101,7 +106,7 @@ func (fs *FS) settleReplacement(oldDir *Inode, oldName string, newDir *Inode, ne
 	if err != nil || src == nil {
 		return err
 	}
-	defer src.DecRef()
+	defer src.decRef()
 	return src.writeBackAll()
 }
 

@@ -15,7 +15,12 @@ import (
 // cur may be nil. Errors: ErrIO, ErrNoSpace when space ran out that could not
 // be reserved.
 func (i *Inode) Fsync(cur *ErrCursor, dataOnly bool) error {
-	err := i.sync(dataOnly)
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	err = i.sync(dataOnly)
 	if cur != nil {
 		if seen := i.CheckErr(cur); err == nil {
 			err = seen
@@ -93,14 +98,12 @@ func fsyncError(err error) error {
 // Sync makes everything durable that was done before the call. It also reports
 // write-back errors that cur has not seen yet; cur may be nil.
 func (fs *FS) Sync(cur *ErrCursor) error {
-	if fs.opts.ReadOnly {
-		return nil
+	g, err := fs.gate.enter()
+	if err != nil {
+		return err
 	}
-	err := fs.flushAll()
-	if err2 := fs.store.Commit(fs.store.LastLSN()); err == nil {
-		err = err2
-	}
-	err = fsyncError(err)
+	defer g.leave()
+	err = fs.commitAll()
 	if cur != nil {
 		fs.errMu.Lock()
 		seen := fs.wbErr.check(cur)
@@ -110,6 +113,17 @@ func (fs *FS) Sync(cur *ErrCursor) error {
 		}
 	}
 	return err
+}
+
+func (fs *FS) commitAll() error {
+	if fs.opts.ReadOnly {
+		return nil
+	}
+	err := fs.flushAll()
+	if err2 := fs.store.Commit(fs.store.LastLSN()); err == nil {
+		err = err2
+	}
+	return fsyncError(err)
 }
 
 // markDirty puts the inode on the list of those to be written back.
@@ -198,7 +212,7 @@ func (fs *FS) flushOne(attrs bool) (pages int64, err error) {
 		fs.markDirty(i)
 	}
 	fs.flushing.RUnlock()
-	i.DecRef()
+	i.decRef()
 	return pages, err
 }
 
@@ -291,12 +305,17 @@ func (fs *FS) periodicCommit() {
 		_ = fs.store.Commit(fs.store.LastLSN()) // a failure is sticky and logged
 		return
 	}
+	fs.revokeWritable()
+	_ = fs.commitAll() // failures are kept for those who sync
+}
+
+// revokeWritable takes all pages back that are mapped for writing.
+func (fs *FS) revokeWritable() {
 	fs.inodes.all(func(i *Inode) {
 		if i.nMapped.Load() > 0 {
 			i.revoke()
 		}
 	})
-	_ = fs.Sync(nil) // failures are kept for those who sync
 }
 
 // relieve brings mapped and dirty pages below what keeps the cache working.

@@ -11,6 +11,11 @@ import (
 // it returns; what it adds reads as zeroes. Errors: ErrInvalid, ErrIsDir,
 // ErrFileTooBig, ErrReadOnly, ErrIO.
 func (i *Inode) Truncate(size int64) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if err := i.checkIO(0, size); err != nil {
 		return err
 	}
@@ -82,6 +87,11 @@ func (i *Inode) clearTail(size int64) {
 // until written. FallocKeepSize leaves the size alone. Errors: ErrInvalid,
 // ErrNotSupported, ErrIsDir, ErrFileTooBig, ErrNoSpace, ErrReadOnly, ErrIO.
 func (i *Inode) Fallocate(mode FallocateMode, off, n int64) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if err := i.checkIO(off, n); err != nil {
 		return err
 	}
@@ -107,7 +117,6 @@ func (i *Inode) Fallocate(mode FallocateMode, off, n int64) error {
 		}
 	}
 	first, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
-	var err error
 	if mode&(FallocPunchHole|FallocZeroRange) != 0 {
 		err = i.zeroRange(off, n)
 	}
@@ -354,6 +363,11 @@ func (i *Inode) SeekHole(off int64) (int64, error) { return i.seek(off, false) }
 
 // seek takes blocks for data that are written or have a dirty page.
 func (i *Inode) seek(off int64, data bool) (int64, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer g.leave()
 	if err := i.checkIO(off, 0); err != nil {
 		return 0, err
 	}

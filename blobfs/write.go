@@ -22,6 +22,11 @@ func (i *Inode) Append(src Source, n int64, flags IOFlags) (off, written int64, 
 }
 
 func (i *Inode) write(src Source, off, n int64, flags IOFlags, appending bool) (at, done int64, err error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return off, 0, err
+	}
+	defer g.leave()
 	if err := i.checkIO(off, n); err != nil {
 		return off, 0, err
 	}

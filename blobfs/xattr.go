@@ -85,6 +85,11 @@ func readXattrRest(r reader, key format.Key, total int, value *[]byte) error {
 // GetXattr returns the value of an extended attribute. Errors: ErrNoXattr,
 // ErrInvalid, ErrCorrupt, ErrIO.
 func (i *Inode) GetXattr(name string) ([]byte, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
 	if !i.hasXattrs() {
 		return nil, ErrNoXattr
 	}
@@ -92,7 +97,7 @@ func (i *Inode) GetXattr(name string) ([]byte, error) {
 		return nil, err
 	}
 	var value []byte
-	err := i.fs.store.View(func(r *store.Reader) error {
+	err = i.fs.store.View(func(r *store.Reader) error {
 		slot, err := i.fs.findXattr(r, i.ino, name, &value)
 		if err == nil && !slot.found {
 			err = ErrNoXattr
@@ -106,11 +111,16 @@ func (i *Inode) GetXattr(name string) ([]byte, error) {
 // particular. Errors: ErrXattrListFull when there are more than listxattr(2)
 // can return, ErrCorrupt, ErrIO.
 func (i *Inode) ListXattr() ([]string, error) {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer g.leave()
 	if !i.hasXattrs() {
 		return nil, nil
 	}
 	var names []string
-	err := i.fs.store.View(func(r *store.Reader) error {
+	err = i.fs.store.View(func(r *store.Reader) error {
 		names = names[:0]
 		total := 0
 		return eachXattr(r, i.ino, func(_ format.Key, h *format.XattrHead) (bool, error) {
@@ -143,6 +153,11 @@ func eachXattr(r reader, ino uint64, fn func(format.Key, *format.XattrHead) (boo
 // SetXattr gives an extended attribute a value. Errors: ErrExist and ErrNoXattr
 // as flags say, ErrXattrTooBig, ErrXattrNameTooLong, ErrNoSpace, ErrReadOnly.
 func (i *Inode) SetXattr(name string, value []byte, flags XattrFlags) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if flags&^(XattrCreate|XattrReplace) != 0 || flags == XattrCreate|XattrReplace {
 		return fmt.Errorf("%w: xattr flags %#x", ErrInvalid, flags)
 	}
@@ -211,6 +226,11 @@ func (tx *txn) trimXattr(slot xattrSlot, name string, keep int) error {
 
 // RemoveXattr removes an extended attribute. Errors: ErrNoXattr, ErrReadOnly.
 func (i *Inode) RemoveXattr(name string) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
 	if err := checkXattr(name, nil); err != nil {
 		return err
 	}
