@@ -259,17 +259,30 @@ func (i *Inode) TouchAtime() {
 	i.touchAtime()
 }
 
-func (i *Inode) touchAtime() {
+// AtimeDue reports whether TouchAtime would change anything, for those to whom
+// it costs something to find out whether they should call it.
+func (i *Inode) AtimeDue() bool {
+	_, due := i.atimeDue()
+	return due
+}
+
+func (i *Inode) atimeDue() (now int64, due bool) {
 	fs := i.fs
 	if fs.opts.NoAtime || fs.opts.ReadOnly {
-		return
+		return 0, false
 	}
-	now := fs.now()
-	if !fs.opts.StrictAtime {
-		at := i.atime.Load()
-		if at > i.mtime.Load() && at > i.ctime.Load() && now-at < relatimeAge {
-			return
-		}
+	now = fs.now()
+	if fs.opts.StrictAtime {
+		return now, true
+	}
+	at := i.atime.Load()
+	return now, at <= i.mtime.Load() || at <= i.ctime.Load() || now-at >= relatimeAge
+}
+
+func (i *Inode) touchAtime() {
+	now, due := i.atimeDue()
+	if !due {
+		return
 	}
 	i.mu.Lock()
 	if i.a.flags&FlagNoAtime != 0 || i.atime.Load() == now {
@@ -279,7 +292,7 @@ func (i *Inode) touchAtime() {
 	i.atime.Store(now)
 	i.attrChangedLocked()
 	i.mu.Unlock()
-	fs.markDirty(i)
+	i.fs.markDirty(i)
 }
 
 // modified sets mtime and ctime to now and marks the inode dirty.

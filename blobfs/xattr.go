@@ -90,11 +90,11 @@ func (i *Inode) GetXattr(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer g.leave()
-	if !i.hasXattrs() {
-		return nil, ErrNoXattr
-	}
 	if err := checkXattr(name, nil); err != nil {
 		return nil, err
+	}
+	if !i.hasXattrs() {
+		return nil, ErrNoXattr
 	}
 	var value []byte
 	err = i.fs.store.View(func(r *store.Reader) error {

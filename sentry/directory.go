@@ -42,6 +42,9 @@ func (fd *directoryFD) IterDirents(ctx context.Context, cb vfs.IterDirentsCallba
 	if d.deleted.Load() {
 		return linuxerr.ENOENT
 	}
+	if !fd.keepsAtime() {
+		fd.inode.blob.TouchAtime()
+	}
 	if fd.off <= dotOffset {
 		if err := cb.Handle(vfs.Dirent{Name: ".", Type: linux.DT_DIR, Ino: d.inode.ino, NextOff: dotDotOffset}); err != nil {
 			return err

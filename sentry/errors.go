@@ -28,6 +28,7 @@ var errnoTable = [...]struct {
 
 	{blobfs.ErrNoXattr, linuxerr.ENODATA},
 	{blobfs.ErrXattrTooBig, linuxerr.E2BIG},
+	{blobfs.ErrXattrNameTooLong, linuxerr.ERANGE},
 	{blobfs.ErrXattrListFull, linuxerr.ENOSPC}, // as ext4 when an inode's attributes no longer fit
 	{blobfs.ErrNotSupported, linuxerr.EOPNOTSUPP},
 	{blobfs.ErrNotPermitted, linuxerr.EPERM},

@@ -36,6 +36,12 @@ func (fd *fileDescription) init(i *inode, mnt *vfs.Mount) {
 	fd.errors = i.blob.ErrCursor()
 }
 
+// keepsAtime says that reading through the description leaves the access time
+// alone.
+func (fd *fileDescription) keepsAtime() bool {
+	return fd.noAtime || fd.vfsfd.StatusFlags()&linux.O_NOATIME != 0
+}
+
 func (fd *fileDescription) fs() *filesystem { return fd.inode.fs }
 
 func (fd *fileDescription) dentry() *dentry { return fd.vfsfd.Dentry().Impl().(*dentry) }

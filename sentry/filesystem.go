@@ -162,7 +162,7 @@ func (fs *filesystem) ReadlinkAt(ctx context.Context, rp *vfs.ResolvingPath) (st
 	if !d.inode.isSymlink() {
 		return "", linuxerr.EINVAL
 	}
-	return d.inode.readlink()
+	return d.inode.readlink(rp.Mount())
 }
 
 // StatAt implements vfs.FilesystemImpl.StatAt. Without a path it takes no lock

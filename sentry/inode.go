@@ -142,8 +142,19 @@ func (i *inode) mayDelete(creds *auth.Credentials, child *inode) error {
 	return vfs.CheckDeleteSticky(creds, linux.FileMode(i.mode.Load()), i.kuid(), child.kuid(), child.kgid())
 }
 
-// readlink returns the target of symbolic link i.
-func (i *inode) readlink() (string, error) {
+// readlink returns the target of symbolic link i, which is read through mnt.
+func (i *inode) readlink(mnt *vfs.Mount) (string, error) {
+	target, err := i.linkTarget()
+	if err == nil && i.blob.AtimeDue() {
+		// Only now: asking the mount takes a lock that all mounts share.
+		if opts := mnt.Options(); !opts.Flags.NoATime && !opts.ReadOnly {
+			i.blob.TouchAtime()
+		}
+	}
+	return target, err
+}
+
+func (i *inode) linkTarget() (string, error) {
 	i.specialMu.Lock()
 	defer i.specialMu.Unlock()
 	if i.target == "" {

@@ -90,7 +90,7 @@ func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset i
 	n = min(n, math.MaxInt64-offset)
 	status := fd.vfsfd.StatusFlags()
 	var flags blobfs.IOFlags
-	if fd.noAtime || status&linux.O_NOATIME != 0 {
+	if fd.keepsAtime() {
 		flags |= blobfs.IONoAtime
 	}
 	if opts.Flags&rwfNoWait != 0 {

@@ -26,6 +26,7 @@ func TestErrnoTable(t *testing.T) {
 		{blobfs.ErrNotExist, linuxerr.ENOENT},
 		{fmt.Errorf("deep: %w", fmt.Errorf("down: %w", blobfs.ErrNoSpace)), linuxerr.ENOSPC},
 		{fmt.Errorf("block 7: %w", blobfs.ErrCorrupt), linuxerr.EUCLEAN},
+		{blobfs.ErrXattrNameTooLong, linuxerr.ERANGE},
 		{linuxerr.EFAULT, linuxerr.EFAULT},
 		{fmt.Errorf("copying: %w", linuxerr.EFAULT), linuxerr.EFAULT},
 		{errors.New("anything else"), linuxerr.EIO},

@@ -66,7 +66,7 @@ func (fs *filesystem) step(ctx context.Context, rp *vfs.ResolvingPath, d *dentry
 		return nil, false, err
 	}
 	if child.inode.isSymlink() && rp.ShouldFollowSymlink() {
-		target, err := child.inode.readlink()
+		target, err := child.inode.readlink(rp.Mount())
 		if err != nil {
 			return nil, false, err
 		}
