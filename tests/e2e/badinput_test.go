@@ -112,6 +112,7 @@ func TestBadCommands(t *testing.T) {
 	notImage := filepath.Join(shared.dir, uniqueName(t, "noimage"))
 	must(t, os.WriteFile(notImage, []byte(strings.Repeat("no image\n", 4<<20)), 0o600))
 	small := tinyTmpfs(t, "16k")
+	missing := filepath.Join(shared.dir, "missing", "image")
 	for _, c := range []struct {
 		args []string
 		want []string
@@ -123,7 +124,7 @@ func TestBadCommands(t *testing.T) {
 		{[]string{"volume", "create", "--size=1000000T", "new"}, []string{"64TiB"}},
 		{[]string{"volume", "create", "../new"}, []string{"../new"}},
 		{[]string{"volume", "create", "--image=" + notImage, "new"}, []string{notImage, "blobfs"}},
-		{[]string{"volume", "create", "--image=/nonexistent/image", "--size=64M", "new"}, []string{"/nonexistent/image", "directory"}},
+		{[]string{"volume", "create", "--image=" + missing, "--size=64M", "new"}, []string{missing, "directory"}},
 		{[]string{"volume", "create", "--image=" + existing, "--memory", "new"}, []string{"image", "memory"}},
 		{[]string{"volume", "create", "--image=" + small + "/image", "--size=64M", "new"}, []string{small + "/image", "space"}},
 		{[]string{"volume", "create"}, []string{"name"}},
@@ -131,8 +132,8 @@ func TestBadCommands(t *testing.T) {
 		{[]string{"volume", "inspect", "nosuch"}, []string{"nosuch", "does not exist"}},
 		{[]string{"volume", "frobnicate"}, []string{"frobnicate"}},
 		{[]string{"mkfs", notImage}, []string{notImage, "--force"}},
-		{[]string{"mkfs", "/nonexistent/image"}, []string{"/nonexistent/image", "--size"}},
-		{[]string{"fsck", "/nonexistent/image"}, []string{"/nonexistent/image"}},
+		{[]string{"mkfs", missing}, []string{missing, "--size"}},
+		{[]string{"fsck", missing}, []string{missing}},
 		{[]string{"fsck", notImage}, []string{notImage, "blobfs"}},
 	} {
 		t.Run(strings.Join(c.args[:min(2, len(c.args))], " "), func(t *testing.T) {
