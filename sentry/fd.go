@@ -53,7 +53,7 @@ func (fd *fileDescription) Release(context.Context) {}
 // Stat implements vfs.FileDescriptionImpl.Stat.
 func (fd *fileDescription) Stat(ctx context.Context, opts vfs.StatOptions) (linux.Statx, error) {
 	var st linux.Statx
-	fd.inode.stat(&st)
+	fd.dentry().stat(fd.vfsfd.Mount(), &st)
 	return st, nil
 }
 

@@ -174,7 +174,7 @@ func (fs *filesystem) StatAt(ctx context.Context, rp *vfs.ResolvingPath, opts vf
 		if rp.MustBeDir() && !d.isDir() {
 			return st, linuxerr.ENOTDIR
 		}
-		d.inode.stat(&st)
+		d.stat(rp.Mount(), &st)
 		return st, nil
 	}
 	fs.beginWalk()
@@ -183,8 +183,20 @@ func (fs *filesystem) StatAt(ctx context.Context, rp *vfs.ResolvingPath, opts vf
 	if err != nil {
 		return st, err
 	}
-	d.inode.stat(&st)
+	d.stat(rp.Mount(), &st)
 	return st, nil
+}
+
+// statxAttrMountRoot is STATX_ATTR_MOUNT_ROOT, which gVisor has no name for.
+const statxAttrMountRoot = 0x2000
+
+// stat fills in what statx(2) says about the file as it is seen in a mount.
+func (d *dentry) stat(mnt *vfs.Mount, st *linux.Statx) {
+	d.inode.stat(st)
+	st.AttributesMask |= statxAttrMountRoot
+	if mnt.Root() == &d.vfsd {
+		st.Attributes |= statxAttrMountRoot
+	}
 }
 
 // SetStatAt implements vfs.FilesystemImpl.SetStatAt.
@@ -245,6 +257,7 @@ func (fs *filesystem) statFS() linux.Statfs {
 		FilesFree:       uint64(st.FreeInodes),
 		FSID:            [2]int32{foldUUID(uuid[:8]), foldUUID(uuid[8:])},
 		NameLength:      uint64(st.MaxNameBytes),
+		Flags:           linux.ST_VALID, // those of the mount are VFS's to add
 	}
 }
 

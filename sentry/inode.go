@@ -242,6 +242,12 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 			return linuxerr.EINVAL
 		}
 	}
+	// Setting one time to now and keeping the other is as good as choosing both,
+	// which only the owner may do.
+	const times = linux.STATX_ATIME | linux.STATX_MTIME
+	if one := stat.Mask & times; one != 0 && one != times && !vfs.CanActAsOwner(creds, i.kuid()) {
+		return linuxerr.EPERM
+	}
 	if err := vfs.CheckSetStat(ctx, creds, opts, linux.FileMode(i.mode.Load()), i.kuid(), i.kgid()); err != nil {
 		return err
 	}

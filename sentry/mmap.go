@@ -17,12 +17,16 @@ import (
 
 // faultAroundBytes bounds how far a fault maps beyond what is needed, as Linux's
 // fault-around does. The volume adds only pages that are in memory, and to a
-// write fault none that it would make dirty.
+// write fault only those that are, or will probably be, dirty anyway.
 const faultAroundBytes = 64 << 10
 
 // ConfigureMMap implements vfs.FileDescriptionImpl.ConfigureMMap.
 func (fd *regularFD) ConfigureMMap(ctx context.Context, opts *memmap.MMapOpts) error {
 	opts.SentryOwnedContent = true
+	// Linux counts the mapping as the access; what is read through it is not seen.
+	if !fd.keepsAtime() {
+		fd.inode.blob.TouchAtime()
+	}
 	return vfs.GenericConfigureMMap(&fd.vfsfd, fd.inode, opts)
 }
 

@@ -352,7 +352,11 @@ func TestSetStat(t *testing.T) {
 		t.Errorf("times are %v and %v, not %v", st.Atime, st.Mtime, when)
 	}
 	now := linux.StatxTimestamp{Nsec: linux.UTIME_NOW}
-	wantErrno(t, "utimens to now by another", e.setStat(other, "f", linux.Statx{Mask: linux.STATX_MTIME, Mtime: now}), linuxerr.EACCES)
+	wantErrno(t, "one time to now by another", e.setStat(other, "f", linux.Statx{Mask: linux.STATX_MTIME, Mtime: now}), linuxerr.EPERM)
+	bothNow := linux.Statx{Mask: linux.STATX_ATIME | linux.STATX_MTIME, Atime: now, Mtime: now}
+	wantErrno(t, "both times to now by another", e.setStat(other, "f", bothNow), linuxerr.EACCES)
+	e.chmod("f", 0666)
+	wantErrno(t, "both times to now by a writer", e.setStat(other, "f", bothNow), nil)
 	wantErrno(t, "utimens to now", e.setStat(owner, "f", linux.Statx{Mask: linux.STATX_MTIME, Mtime: now}), nil)
 	if st := e.stat("f"); st.Mtime.Sec < 1e9 {
 		t.Errorf("mtime is %v", st.Mtime)
@@ -496,6 +500,7 @@ func TestExtendedAttributes(t *testing.T) {
 	wantErrno(t, "user attribute as user", set(user, "f", "user.b", "3", 0), linuxerr.EACCES)
 	wantErrno(t, "user attribute of a link", set(e.ctx, "l", "user.b", "3", 0), linuxerr.EPERM)
 	wantErrno(t, "unknown namespace", set(e.ctx, "f", "nonsense.b", "3", 0), linuxerr.EOPNOTSUPP)
+	wantErrno(t, "namespace without a name", set(e.ctx, "f", "user.", "3", 0), linuxerr.EINVAL)
 	if v, err := get(user, "f", "user.a"); v != "2" || err != nil {
 		t.Errorf("user.a is %q, %v", v, err)
 	}

@@ -21,6 +21,8 @@ func (fs *filesystem) OpenAt(ctx context.Context, rp *vfs.ResolvingPath, opts vf
 		created = true
 	case opts.Flags&linux.O_CREAT != 0:
 		d, created, err = fs.openCreate(ctx, rp, &opts)
+	case opts.Flags&noFollowDirectory == noFollowDirectory:
+		d, err = fs.resolveNoFollow(ctx, rp)
 	default:
 		d, err = fs.resolveRef(ctx, rp)
 	}
@@ -33,6 +35,38 @@ func (fs *filesystem) OpenAt(ctx context.Context, rp *vfs.ResolvingPath, opts vf
 	}
 	d.DecRef(ctx)
 	return fd, err
+}
+
+// noFollowDirectory opens a directory and nothing that a link leads to, as
+// programs do that remove or copy trees while others change them.
+const noFollowDirectory = linux.O_NOFOLLOW | linux.O_DIRECTORY
+
+// resolveNoFollow is resolveRef for noFollowDirectory. VFS would follow a link at
+// the end of the path, since the flag O_DIRECTORY looks to it like a slash behind
+// the link. If there is a slash, a hook in VFS has taken O_NOFOLLOW away.
+func (fs *filesystem) resolveNoFollow(ctx context.Context, rp *vfs.ResolvingPath) (*dentry, error) {
+	fs.beginWalk()
+	defer fs.endWalk(ctx)
+	d := rp.Start().Impl().(*dentry)
+	if !rp.Done() {
+		parent, err := fs.walkParent(ctx, rp, d)
+		if err != nil {
+			return nil, err
+		}
+		var followed bool
+		d, followed, err = fs.step(ctx, rp, parent)
+		if followed {
+			return nil, linuxerr.ENOTDIR
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !d.isDir() {
+		return nil, linuxerr.ENOTDIR
+	}
+	d.IncRef()
+	return d, nil
 }
 
 // openCreate finds the file to open with O_CREAT, or makes it. It returns it
@@ -159,6 +193,9 @@ func (fs *filesystem) createUnlinked(ctx context.Context, rp *vfs.ResolvingPath,
 func (d *dentry) open(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions, created bool) (*vfs.FileDescription, error) {
 	i := d.inode
 	ats := vfs.AccessTypesForOpenFlags(opts)
+	if opts.FileExec {
+		ats = vfs.MayExec // a program that is run need not be readable
+	}
 	// What cannot be opened so by anybody is said before who may open it.
 	switch {
 	case i.isSymlink():

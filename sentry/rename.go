@@ -249,11 +249,22 @@ func (r *rename) notify(ctx context.Context) {
 	if renamed.watched.Load() || oldDir.watched.Load() || newDir.watched.Load() {
 		vfs.InotifyRename(ctx, &renamed.watches, &oldDir.watches, &newDir.watches, r.oldName, r.newName, r.renamed.isDir())
 	}
-	if r.exchange {
-		other := r.replaced.inode
-		if other.watched.Load() || oldDir.watched.Load() || newDir.watched.Load() {
-			vfs.InotifyRename(ctx, &other.watches, &newDir.watches, &oldDir.watches, r.newName, r.oldName, r.replaced.isDir())
+	if r.replaced == nil {
+		return
+	}
+	other := r.replaced.inode
+	if !r.exchange {
+		if other.watched.Load() {
+			var dirEv uint32
+			if r.replaced.isDir() {
+				dirEv = linux.IN_ISDIR
+			}
+			other.watches.Notify(ctx, "", linux.IN_ATTRIB|dirEv, 0, vfs.InodeEvent, true /* unlinked */)
 		}
+		return
+	}
+	if other.watched.Load() || oldDir.watched.Load() || newDir.watched.Load() {
+		vfs.InotifyRename(ctx, &other.watches, &newDir.watches, &oldDir.watches, r.newName, r.oldName, r.replaced.isDir())
 	}
 }
 

@@ -204,4 +204,10 @@ func TestInotify(t *testing.T) {
 	e.events(ino)
 	wantErrno(t, "unlink", e.unlink(e.ctx, "d/w"), nil)
 	has("removal of a watched file", fmt.Sprintf("%#x ", linux.IN_DELETE_SELF), fmt.Sprintf("%#x ", linux.IN_IGNORED))
+	e.create("d/old", "")
+	watch("d/old")
+	e.create("d/new", "")
+	e.events(ino)
+	wantErrno(t, "rename", e.rename(e.ctx, "d/new", "d/old", 0), nil)
+	has("replacement of a watched file", fmt.Sprintf("%#x ", linux.IN_ATTRIB), fmt.Sprintf("%#x ", linux.IN_DELETE_SELF))
 }

@@ -21,6 +21,9 @@ func (i *inode) checkXattr(creds *auth.Credentials, name string, ats vfs.AccessT
 	default:
 		return linuxerr.EOPNOTSUPP
 	}
+	if strings.HasSuffix(name, ".") && strings.Count(name, ".") == 1 {
+		return linuxerr.EINVAL // a namespace without a name
+	}
 	if err := vfs.CheckXattrPermissions(creds, ats, linux.FileMode(i.mode.Load()), i.kuid(), name); err != nil {
 		return err
 	}

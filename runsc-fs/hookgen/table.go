@@ -136,6 +136,15 @@ var hookTable = []hook{
 		}`,
 	},
 	{
+		name: "nofollow",
+		why:  "lets a file system tell O_DIRECTORY from a slash at the end of the path, which makes O_NOFOLLOW void",
+		file: "pkg/sentry/vfs/vfs.go",
+		at:   beforeCall{"(*VirtualFilesystem).OpenAt", "rp.mount.fs.impl.OpenAt", ""},
+		code: `if pop.Path.Dir {
+			opts.Flags &^= linux.O_NOFOLLOW
+		}`,
+	},
+	{
 		name: "start-args",
 		why:  "describes the volume files at the end of the file payload",
 		file: "runsc/boot/controller.go",
