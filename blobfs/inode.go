@@ -33,6 +33,7 @@ type Inode struct {
 
 	treeMu sync.Mutex
 	pages  pageTree
+	wfNext uint64 // the page that a sequential writer through a mapping faults next
 
 	// Changed under treeMu, read anywhere.
 	reserved atomic.Int64 // blocks of the store reserved for pages

@@ -6,14 +6,21 @@ import (
 	"time"
 )
 
-// faultAhead is how many pages a fault that misses reads at once.
-const faultAhead = 16
+const (
+	// faultAhead is how many pages a fault that misses reads at once.
+	faultAhead = 16
+	// warmth is how many times a page that was mapped because it was written is
+	// mapped for writing along with one before it, after it has become clean.
+	// Each time may write it back for nothing, or save a fault.
+	warmth = 3
+)
 
 // Fault makes the page at off ready to be mapped and returns where it is in the
 // arena; the run covers more pages, up to n bytes, if they are there anyway.
 // With write set, a block is allocated or reserved first, so that a full volume
 // shows here (ErrNoSpace) and not later, and the page counts as dirty until the
-// invalidator takes it back.
+// invalidator takes it back. More pages are then those that are dirty anyway, or
+// likely to be written, and have a block.
 //
 // The run stays valid without a reference only as long as the caller holds the
 // lock that the invalidator needs: it must take its references (PageCache.IncRef)
@@ -106,26 +113,41 @@ func (i *Inode) handOut(p *page, n int64, write bool) (PageRun, bool) {
 	if index >= end {
 		return PageRun{}, false
 	}
-	if write && !p.any(pageReserved|pageDirty) {
-		// A hole may have been punched here since the block was found.
-		if m, err := i.mapBlock(index, 1); err != nil || m.state == blockHole {
+	allocated := index // all blocks from index up to here are
+	if write {
+		m, err := i.mapBlock(index, blocksOf(n))
+		if err == nil && m.state != blockHole {
+			allocated += m.blocks
+		} else if !p.any(pageReserved | pageDirty) {
+			// A hole may have been punched here since the block was found.
 			return PageRun{}, false
 		}
 	}
 	run := PageRun{ArenaOffset: p.off, FileOffset: int64(index) * BlockSizeBytes, Length: BlockSizeBytes, Writable: write}
 	i.treeMu.Lock()
+	sequential := index == i.wfNext
+	if write && !p.has(pageMappedWrite) {
+		p.warm = warmth
+	}
 	i.markFaultedLocked(p, write)
-	for !write && run.Length < n && index+1 < end {
-		index++
+	for index++; run.Length < n && index < end; index++ {
 		q := i.pages.get(index)
 		if q == nil || !q.has(pageUptodate) || q.off != run.ArenaOffset+run.Length {
 			break
 		}
-		i.markFaultedLocked(q, false)
+		if write && !q.any(pageReserved|pageDirty) {
+			if index >= allocated || !sequential && q.warm == 0 {
+				break
+			}
+			if !sequential {
+				q.warm--
+			}
+		}
+		i.markFaultedLocked(q, write)
 		run.Length += BlockSizeBytes
 	}
 	if write {
-		i.dirtyLocked(p)
+		i.wfNext = index
 	}
 	i.treeMu.Unlock()
 	p.touch()
@@ -144,10 +166,14 @@ func (i *Inode) markFaultedLocked(p *page, write bool) {
 		i.nFaulted.Add(1)
 		i.fs.cache.mapped.Add(1)
 	}
-	if write && !p.has(pageMappedWrite) {
+	if !write {
+		return
+	}
+	if !p.has(pageMappedWrite) {
 		p.set(pageMappedWrite)
 		i.nMapped.Add(1)
 	}
+	i.dirtyLocked(p)
 }
 
 // revoke takes back all pages of the inode that Fault has handed out, so that

@@ -48,9 +48,15 @@ type page struct {
 	owner atomic.Pointer[Inode]
 	// index is the page's place in the owner: stable under the owner's treeMu.
 	index uint64
+	// warm is how often the page may be mapped for writing on suspicion, next to
+	// one that is written. Guarded by the owner's treeMu.
+	warm  uint8
 	frame *[BlockSizeBytes]byte
 	off   int64 // of the frame in the arena
 }
+
+// number is the frame's number in the arena.
+func (p *page) number() int { return int(p.off / BlockSizeBytes) }
 
 func (p *page) data() []byte { return p.frame[:] }
 

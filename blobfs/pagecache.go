@@ -38,8 +38,8 @@ type PageCache struct {
 	mapped atomic.Int64
 
 	mu     sync.Mutex
-	free   []*page
-	total  int // frames taken from the arena
+	free   frameSet // numbers as in byPage
+	total  int      // frames taken from the arena
 	slabs  [][]page
 	closed bool
 
@@ -54,6 +54,7 @@ func newPageCache(arena *nvme.Arena, limitBytes int64) *PageCache {
 		limit:  int(max(limitBytes/BlockSizeBytes, 16)),
 		byPage: make([]atomic.Pointer[page], arena.SizeBytes()/BlockSizeBytes),
 	}
+	c.free = newFrameSet(len(c.byPage))
 	c.waits.init()
 	return c
 }
@@ -106,13 +107,13 @@ func (c *PageCache) unpin(p *page) {
 	}
 }
 
-// release puts a frozen frame that is in no tree on the free list.
+// release makes a frozen frame that is in no tree free.
 func (c *PageCache) release(p *page) {
 	c.scrub(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closed {
-		c.free = append(c.free, p)
+		c.free.put(p.number())
 		return
 	}
 	c.slabs = slices.DeleteFunc(c.slabs, func(slab []page) bool {
@@ -128,26 +129,25 @@ func (c *PageCache) scrub(p *page) {
 	p.owner.Store(nil)
 }
 
-// take returns a frame from the free list or the arena, pinned once and in no
+// take returns a free frame, or one from the arena, pinned once and in no
 // tree, or nil.
 func (c *PageCache) take() *page {
 	c.mu.Lock()
-	if len(c.free) == 0 {
+	n := c.free.take()
+	if n < 0 {
 		c.growLocked()
+		n = c.free.take()
 	}
-	n := len(c.free)
-	if n == 0 {
-		c.mu.Unlock()
+	c.mu.Unlock()
+	if n < 0 {
 		return nil
 	}
-	p := c.free[n-1]
-	c.free = c.free[:n-1]
-	c.mu.Unlock()
+	p := c.byPage[n].Load()
 	p.refs.Add(1 - frozenRefs)
 	return p
 }
 
-// growLocked adds a slab to the free list, if limit and arena allow. When most
+// growLocked adds the frames of a slab, if limit and arena allow. When most
 // frames are mapped the limit is higher: mappings are taken back by the
 // flusher, which needs time and locks that a Fault may be holding up.
 func (c *PageCache) growLocked() {
@@ -168,14 +168,13 @@ func (c *PageCache) growLocked() {
 	}
 	off, _ := c.arena.Offset(frames)
 	slab := make([]page, n)
-	// The list is a stack: the lowest frame must lie on top.
-	for k := n - 1; k >= 0; k-- {
+	for k := range slab {
 		p := &slab[k]
 		p.frame = (*[BlockSizeBytes]byte)(frames[k*BlockSizeBytes:])
 		p.off = off + int64(k)*BlockSizeBytes
 		p.refs.Store(frozenRefs)
-		c.byPage[p.off/BlockSizeBytes].Store(p)
-		c.free = append(c.free, p)
+		c.byPage[p.number()].Store(p)
+		c.free.put(p.number())
 	}
 	c.total += n
 	c.slabs = append(c.slabs, slab)
@@ -186,7 +185,8 @@ func (c *PageCache) growLocked() {
 func (c *PageCache) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed, c.free, c.limit, c.total = true, nil, 0, 0
+	c.closed, c.limit, c.total = true, 0, 0
+	c.free.clear()
 	c.slabs = slices.DeleteFunc(c.slabs, c.freeSlabLocked)
 }
 
@@ -199,7 +199,7 @@ func (c *PageCache) freeSlabLocked(slab []page) bool {
 		}
 	}
 	for k := range slab {
-		c.byPage[slab[k].off/BlockSizeBytes].Store(nil)
+		c.byPage[slab[k].number()].Store(nil)
 	}
 	first := slab[0].off
 	c.arena.Free(c.base[first : first+int64(len(slab))*BlockSizeBytes])

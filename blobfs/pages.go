@@ -131,7 +131,7 @@ func (i *Inode) insertPageLocked(index uint64, p *page, flags pageFlags) bool {
 	if i.pages.get(index) != nil {
 		return false
 	}
-	p.index = index
+	p.index, p.warm = index, 0
 	p.owner.Store(i)
 	p.flags.Store(uint32(flags))
 	p.refs.Add(1)
