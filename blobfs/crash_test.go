@@ -125,10 +125,14 @@ func (c *crashRun) run(steps int) {
 	}
 }
 
-// syncedMetadata notes that every transaction so far is durable.
-func (c *crashRun) syncedMetadata() {
+// syncedNames notes that every change of the directory of names is durable.
+func (c *crashRun) syncedNames() {
 	n := &c.names[len(c.names)-1]
 	n.synced = append(n.synced, at{c.disk.Points(), 1})
+}
+
+// syncedReplaced notes that every replacement, in the root, is durable.
+func (c *crashRun) syncedReplaced() {
 	for k := range c.replaced {
 		r := &c.replaced[k]
 		r.synced = append(r.synced, at{c.disk.Points(), r.version})
@@ -136,7 +140,8 @@ func (c *crashRun) syncedMetadata() {
 }
 
 func (c *crashRun) syncedAll() {
-	c.syncedMetadata()
+	c.syncedNames()
+	c.syncedReplaced()
 	for k := range c.logs {
 		c.syncedLog(&c.logs[k])
 	}
@@ -187,7 +192,7 @@ func (c *crashRun) replace() {
 	r.version++
 	if c.rng.IntN(3) == 0 {
 		c.must(root.Fsync(nil, false))
-		c.syncedMetadata()
+		c.syncedReplaced()
 	}
 }
 
@@ -259,7 +264,7 @@ func (c *crashRun) changeNames() {
 	}
 	if c.rng.IntN(5) == 0 {
 		c.must(dir.Fsync(nil, false))
-		c.syncedMetadata()
+		c.syncedNames()
 	}
 }
 
