@@ -115,15 +115,25 @@ func (a *acks) args() (args []string) {
 // TestSyncedSurvivesKill has many threads change files durably, in many ways, and
 // say after each step that it is done. The sandbox is killed again and again; all
 // that was said to be done must be there, and nothing that is not the files' own.
-func TestSyncedSurvivesKill(t *testing.T) {
+func TestSyncedSurvivesKill(t *testing.T) { syncedSurvivesKill(t, "--size=96M", 0) }
+
+// TestSyncedSurvivesKillUnderPressure is the same in a small sandbox, with more
+// mapped for writing than its page cache holds.
+func TestSyncedSurvivesKillUnderPressure(t *testing.T) {
+	syncedSurvivesKill(t, "--size=512M", 512<<20)
+}
+
+func syncedSurvivesKill(t *testing.T, size string, memoryBytes int64) {
 	program := tortureProgram(t)
 	r := plainRuntime(t)
-	v := newVolume(t, "--size=96M")
+	v := newVolume(t, size)
 	_, rng := tortureRand(t)
 	a := &acks{steps: map[string]int64{}}
 	for round := range *tortureRounds {
 		args := append([]string{"synced", "/data"}, a.args()...)
-		id, dir, err := r.Bundle(torture(program, v, args...).OCI())
+		b := torture(program, v, args...)
+		b.MemoryBytes = memoryBytes
+		id, dir, err := r.Bundle(b.OCI())
 		must(t, err)
 		cmd := r.Cmd("run", "--bundle="+dir, id)
 		cmd.Stdout, cmd.Stderr = a, a

@@ -14,7 +14,8 @@ import (
 type worker interface {
 	// verify looks at what a crash has left, of which step acked and all before it
 	// were acknowledged (0: none), and returns the number of the last step that
-	// may have begun.
+	// need not be done again. One of which only a part is there is none: it would
+	// count as acknowledged when the next one is.
 	verify(dir string, acked int64) (last int64, err error)
 	// step does step n, which follows those that verify found or came before.
 	step(dir string, n int64) error
@@ -41,6 +42,7 @@ func workers() map[string]worker {
 		"tmpfile":    &tmpfiles{},
 		"loose":      &loose{},
 		"loose2":     &loose{},
+		"hog":        &hog{},
 	}
 }
 
