@@ -211,9 +211,13 @@ func (c *crashRun) changeBlocks() {
 		version := len(b.latest[k]) + 1
 		buf := make([]byte, BlockSizeBytes)
 		stampBlock(buf, 77, uint64(k), uint64(version))
-		c.write(b.f, off, buf, []IOFlags{0, 0, IODirect}[c.rng.IntN(3)])
+		flags := []IOFlags{0, 0, IODirect, IODirect, IODirect | IODSync, IODirect | IOSync}[c.rng.IntN(6)]
+		c.write(b.f, off, buf, flags)
 		b.version[k] = version
 		b.latest[k] = append(b.latest[k], version)
+		if flags&(IODSync|IOSync) != 0 {
+			b.synced[k] = append(b.synced[k], at{c.disk.Points(), version})
+		}
 	case 5:
 		lose(k, len(b.version))
 		c.must(b.f.Truncate(off + c.rng.Int64N(BlockSizeBytes)))
@@ -227,6 +231,9 @@ func (c *crashRun) changeBlocks() {
 	default:
 		c.must(b.f.Fsync(nil, c.rng.IntN(2) == 0))
 		c.syncedBlocks()
+		if c.rng.IntN(2) == 0 {
+			b.f.dropAllPages() // so that direct writes need not mind the cache
+		}
 	}
 }
 

@@ -27,8 +27,8 @@ func (fs *FS) frames(b *batch, n int) error {
 }
 
 func (fs *FS) releaseFrames(b *batch) {
-	for _, p := range b.pages[:b.n] {
-		fs.cache.unpin(p)
+	for k := b.n - 1; k >= 0; k-- {
+		fs.cache.unpin(b.pages[k])
 	}
 }
 
@@ -325,15 +325,22 @@ func (i *Inode) planDirect(b *batch, off, n int64, index uint64) (next uint64, e
 			b.runs[b.nRuns] = r
 			b.nRuns++
 		}
-		for k := range m.blocks {
-			from := max(off, int64(index)*BlockSizeBytes)
-			to := min(off+n, int64(index+1)*BlockSizeBytes)
-			data := fs.cache.frameData(b.pages[index-start])[from%BlockSizeBytes:]
-			b.add(nvme.OpWrite, (m.addr+format.Addr(k)).OffsetBytes()+from%BlockSizeBytes, data[:to-from])
-			index++
-		}
+		i.addDirect(b, m, start, index, off, n)
+		index += m.blocks
 	}
 	return index, nil
+}
+
+// addDirect adds writes of the frames of the batch to the blocks of m, which
+// begin at file block index. Frame k stands for block start+k.
+func (i *Inode) addDirect(b *batch, m mapping, start, index uint64, off, n int64) {
+	for k := range m.blocks {
+		from := max(off, int64(index)*BlockSizeBytes)
+		to := min(off+n, int64(index+1)*BlockSizeBytes)
+		data := i.fs.cache.frameData(b.pages[index-start])[from%BlockSizeBytes:]
+		b.add(nvme.OpWrite, (m.addr+format.Addr(k)).OffsetBytes()+from%BlockSizeBytes, data[:to-from])
+		index++
+	}
 }
 
 // refreshCached copies what was written to cached pages of the blocks [index, next).

@@ -36,8 +36,11 @@
 // In the order in which they may be taken:
 //
 //	Inode.ioMu      writes, truncation, allocation of one file; held while the
-//	                caller's memory is copied from, so Fault never takes it
+//	                caller's memory is copied from, so Fault never takes it;
+//	                shared by direct writes that allocate nothing
 //	  invalidator   (the caller's locks; nothing below may be held)
+//	Inode.cacheMu   for those who read blocks into the cache, or for direct
+//	                writes to blocks that are not in it
 //	Inode.wbMu      write-back of one file, and everything that changes extents
 //	Inode.fillMu    shared: reading blocks of the file, Fault; exclusive: blocks
 //	                are about to leave the file

@@ -14,17 +14,18 @@ import (
 
 // FS is a mounted file system. All methods may be called concurrently.
 type FS struct {
-	opts         MountOptions
-	dev          nvme.BlockDevice
-	store        *store.Store
-	cache        *PageCache
-	inodes       inodeCache
-	root         *Inode // holds a reference
-	seed         [16]byte
-	volumeBlocks uint64
-	lbaBytes     int64
-	gate         gate
-	revoking     atomic.Int32 // invalidators called by revoke that have not returned
+	opts             MountOptions
+	dev              nvme.BlockDevice
+	store            *store.Store
+	cache            *PageCache
+	inodes           inodeCache
+	root             *Inode // holds a reference
+	seed             [16]byte
+	volumeBlocks     uint64
+	lbaBytes         int64
+	maxTransferBytes int64
+	gate             gate
+	revoking         atomic.Int32 // invalidators called by revoke that have not returned
 
 	// txMu serialises transactions, together with what they do in memory.
 	txMu  sync.Mutex
@@ -100,7 +101,7 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 	}
 	fs := &FS{
 		opts: opts, dev: dev, store: s, seed: s.HashSeed(), volumeBlocks: s.VolumeBlocks(),
-		lbaBytes: dev.Geometry().LBASizeBytes,
+		lbaBytes: dev.Geometry().LBASizeBytes, maxTransferBytes: int64(dev.Geometry().MaxTransferBytes),
 	}
 	fs.cache = newPageCache(dev.Arena(), opts.CacheBytes)
 	fs.txRun = fs.runTx

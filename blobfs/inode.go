@@ -26,10 +26,11 @@ type Inode struct {
 	dying      bool // being reclaimed: lookups fail
 	prev, next *Inode
 
-	ioMu   sync.RWMutex
-	wbMu   sync.Mutex
-	fillMu sync.RWMutex
-	ext    extMap
+	ioMu    sync.RWMutex
+	cacheMu groupLock
+	wbMu    sync.Mutex
+	fillMu  sync.RWMutex
+	ext     extMap
 
 	treeMu sync.Mutex
 	pages  pageTree

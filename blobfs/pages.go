@@ -296,6 +296,7 @@ func (i *Inode) fill(first uint64, count int) error {
 		n++
 	}
 	used := 0
+	i.cacheMu.enter(filling)
 	i.fillMu.RLock()
 	end := min(first+uint64(count), blocksOf(i.size.Load()))
 	i.treeMu.Lock()
@@ -309,6 +310,7 @@ func (i *Inode) fill(first uint64, count int) error {
 	i.treeMu.Unlock()
 	err = i.readPages(b)
 	i.fillMu.RUnlock()
+	i.cacheMu.leave(filling)
 	for _, p := range frames[used:n] {
 		c.unpin(p)
 	}

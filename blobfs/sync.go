@@ -45,12 +45,12 @@ func (i *Inode) sync(dataOnly bool) error {
 			return fsyncError(err)
 		}
 	}
-	return i.commit()
+	return i.commit(false)
 }
 
-// commit makes durable what has been logged of the inode, and all data that
-// has been written.
-func (i *Inode) commit() error {
+// commit makes durable what has been logged of the inode, and unless logOnly is
+// set all data that has been written.
+func (i *Inode) commit(logOnly bool) error {
 	i.mu.Lock()
 	lsn := i.lsn
 	i.mu.Unlock()
@@ -58,7 +58,11 @@ func (i *Inode) commit() error {
 	if unknown {
 		lsn = i.fs.store.LastLSN()
 	}
-	if err := i.fs.store.Commit(lsn); err != nil {
+	commit := i.fs.store.Commit
+	if logOnly {
+		commit = i.fs.store.CommitLog
+	}
+	if err := commit(lsn); err != nil {
 		return fsyncError(err)
 	}
 	if unknown {
@@ -72,17 +76,21 @@ func (i *Inode) commit() error {
 }
 
 // syncRange makes the bytes [off, end) durable, for O_DSYNC and O_SYNC writes.
-func (i *Inode) syncRange(off, end int64, dataOnly bool) error {
+// durable says that the data is already.
+func (i *Inode) syncRange(off, end int64, dataOnly, durable bool) error {
 	i.mu.Lock()
 	inside := end <= i.loggedSize
 	i.mu.Unlock()
 	if !dataOnly || !inside {
 		return i.sync(dataOnly)
 	}
+	if durable {
+		return i.commit(true)
+	}
 	if err := i.writeBackRange(uint64(off)/BlockSizeBytes, blocksOf(end)); err != nil {
 		return fsyncError(err)
 	}
-	return i.commit()
+	return i.commit(false)
 }
 
 // fsyncError is what a sync reports: a volume that cannot be written any more

@@ -33,26 +33,39 @@ func (i *Inode) write(src Source, off, n int64, flags IOFlags, appending bool) (
 	if i.fs.ReadOnly() {
 		return off, 0, ErrReadOnly
 	}
-	if flags&IONoWait != 0 {
-		if !i.ioMu.TryLock() {
+	sync := flags&(IODSync|IOSync) != 0
+	durable, overwritten := false, false
+	if flags&IODirect != 0 && !appending {
+		if flags&IONoWait == 0 {
+			i.ioMu.RLock()
+		} else if !i.ioMu.TryRLock() {
 			return off, 0, ErrWouldBlock
 		}
-	} else {
-		i.ioMu.Lock()
+		done, durable, overwritten, err = i.overwriteDirect(src, off, n, sync)
+		i.ioMu.RUnlock()
 	}
-	if appending {
-		off = i.size.Load()
+	if !overwritten {
+		if flags&IONoWait == 0 {
+			i.ioMu.Lock()
+		} else if !i.ioMu.TryLock() {
+			return off, 0, ErrWouldBlock
+		}
+		if appending {
+			off = i.size.Load()
+		}
+		done, err = i.writeLocked(src, off, n, flags)
+		i.ioMu.Unlock()
 	}
-	done, err = i.writeLocked(src, off, n, flags)
-	i.ioMu.Unlock()
 	if done == 0 {
 		return off, 0, err
 	}
-	if flags&(IODSync|IOSync) != 0 {
-		if err2 := i.syncRange(off, off+done, flags&IOSync == 0); err == nil {
-			err = err2
-		}
-	} else if err2 := i.fs.balanceDirty(i); err == nil {
+	var err2 error
+	if sync {
+		err2 = i.syncRange(off, off+done, flags&IOSync == 0, durable)
+	} else {
+		err2 = i.fs.balanceDirty(i)
+	}
+	if err == nil {
 		err = err2
 	}
 	return off, done, err

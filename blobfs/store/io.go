@@ -175,8 +175,8 @@ func (s *Store) ReadData(reqs []nvme.Request) error {
 
 // WriteData carries out writes of file data (also write zeroes and
 // deallocate) to blocks that the caller has allocated. A later Commit makes
-// them durable. An error concerns only these blocks and does not fail the
-// store.
+// them durable, unless all have FUA set and are so when they complete. An error
+// concerns only these blocks and does not fail the store.
 func (s *Store) WriteData(reqs []nvme.Request) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -185,6 +185,11 @@ func (s *Store) WriteData(reqs []nvme.Request) error {
 		return err
 	}
 	err := s.dev.Do(reqs)
-	s.dataWrites.Add(1) // also after an error: part may have been written
+	for i := range reqs {
+		if !reqs[i].FUA || err != nil {
+			s.dataWrites.Add(1) // also after an error: part may have been written
+			break
+		}
+	}
 	return err
 }

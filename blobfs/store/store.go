@@ -337,6 +337,18 @@ func (s *Store) Commit(lsn LSN) error {
 	return s.log.commit(lsn, s.dataWrites.Load())
 }
 
+// CommitLog is Commit for transactions alone: data writes are made durable only
+// as far as these transactions refer to them.
+func (s *Store) CommitLog(lsn LSN) error {
+	if s.opts.ReadOnly {
+		return nil
+	}
+	if s.closed.Load() {
+		return ErrClosed
+	}
+	return s.log.commit(lsn, 0)
+}
+
 // LastLSN returns the number of the last completed transaction.
 func (s *Store) LastLSN() LSN {
 	s.mu.RLock()
