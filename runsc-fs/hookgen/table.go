@@ -54,6 +54,15 @@ var hookTable = []hook{
 		defer HOOKS.ForgetVolumes(c.ID)`,
 	},
 	{
+		name: "refuse-checkpoint",
+		why:  "a container with volumes, which cannot be saved, must survive the attempt",
+		file: "runsc/container/container.go",
+		at:   funcStart{"(*Container).Checkpoint"},
+		code: `if err := HOOKS.CheckSavable(c.ID, c.Spec); err != nil {
+			return err
+		}`,
+	},
+	{
 		name: "donate-volumes",
 		why:  "the sandbox process inherits the open volumes",
 		file: "runsc/sandbox/sandbox.go",

@@ -209,6 +209,17 @@ func (d *donor) DonateAndClose(flag string, files ...*os.File) { d.flag, d.files
 
 // TestBootFlags follows volumes from the command line that the host makes
 // through the sandbox's second execution of itself.
+func TestCheckSavable(t *testing.T) {
+	spec := &specs.Spec{Mounts: []specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/tmp"}}}
+	if err := CheckSavable("c", spec); err != nil {
+		t.Errorf("without volumes: %v", err)
+	}
+	spec.Mounts = append(spec.Mounts, specs.Mount{Type: FilesystemName, Source: "v", Destination: "/data"})
+	if err := CheckSavable("c", spec); err == nil || !strings.Contains(err.Error(), `"v"`) {
+		t.Errorf("with a volume: %v", err)
+	}
+}
+
 func TestBootFlags(t *testing.T) {
 	useRegistry(t, "a")
 	if err := OpenVolumes(specOf(volumeMount("a")), "c", "c"); err != nil {

@@ -93,6 +93,18 @@ func memoryFile(name string, content []byte) (*os.File, error) {
 	return f, nil
 }
 
+// CheckSavable refuses to save a container with volumes before anything is done
+// to it: the sandbox would refuse too, but only after the container has been
+// stopped for good.
+func CheckSavable(containerID string, spec *specs.Spec) error {
+	for i := range spec.Mounts {
+		if m := &spec.Mounts[i]; IsVolumeMount(m) {
+			return fmt.Errorf("container %q uses volume %q, and containers with volumes cannot be saved; nothing was done to it", containerID, m.Source)
+		}
+	}
+	return nil
+}
+
 // mayGetVolumes tells whether a sandbox without volumes of its own should be
 // ready for those of containers that join it: it is a pod, and the host has
 // volumes.
