@@ -159,7 +159,7 @@ func (t *thread) round() {
 	if t.n(16) == 0 {
 		flags |= unix.O_DSYNC
 	}
-	if t.n(40) == 0 {
+	if t.n(400) == 0 {
 		flags |= unix.O_TRUNC
 	}
 	if t.n(30) == 0 {
@@ -211,6 +211,15 @@ func (t *thread) iovecs() [][]byte {
 		v[k] = t.memory(1 + t.n(600))
 	}
 	return v
+}
+
+// rarely is for what would leave no file alone for long enough to grow.
+func rarely(do func(t *thread, fd int)) func(t *thread, fd int) {
+	return func(t *thread, fd int) {
+		if t.n(25) == 0 {
+			do(t, fd)
+		}
+	}
 }
 
 // stormOps are chosen with equal weight; those that matter more are there twice.
@@ -265,8 +274,8 @@ var stormOps = []struct {
 			t.maps = t.maps[:n-1]
 		}
 	}},
-	{"ftruncate", func(t *thread, fd int) { unix.Ftruncate(fd, t.offset()) }},
-	{"ftruncate", func(t *thread, fd int) { unix.Ftruncate(fd, t.offset()) }},
+	{"ftruncate", rarely(func(t *thread, fd int) { unix.Ftruncate(fd, t.offset()) })},
+	{"ftruncate to the end", func(t *thread, fd int) { unix.Ftruncate(fd, stormBytes-int64(t.n(20000))) }},
 	{"fallocate", func(t *thread, fd int) {
 		modes := []uint32{0, unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_ZERO_RANGE,
 			unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE, unix.FALLOC_FL_COLLAPSE_RANGE, unix.FALLOC_FL_INSERT_RANGE, unix.FALLOC_FL_UNSHARE_RANGE}
@@ -284,18 +293,18 @@ var stormOps = []struct {
 	}},
 	{"sync_file_range", func(t *thread, fd int) { unix.SyncFileRange(fd, t.offset(), int64(t.length()), 7) }},
 	{"fadvise", func(t *thread, fd int) { unix.Fadvise(fd, t.offset(), int64(t.length()), t.n(6)) }},
-	{"rename", func(t *thread, fd int) { unix.Rename(t.path(), t.path()) }},
-	{"exchange", func(t *thread, fd int) {
+	{"rename", rarely(func(t *thread, fd int) { unix.Rename(t.path(), t.path()) })},
+	{"exchange", rarely(func(t *thread, fd int) {
 		unix.Renameat2(unix.AT_FDCWD, t.path(), unix.AT_FDCWD, t.path(), []uint{unix.RENAME_EXCHANGE, unix.RENAME_NOREPLACE, unix.RENAME_WHITEOUT}[t.n(3)])
-	}},
-	{"unlink", func(t *thread, fd int) { unix.Unlink(t.path()) }},
+	})},
+	{"unlink", rarely(func(t *thread, fd int) { unix.Unlink(t.path()) })},
 	{"link", func(t *thread, fd int) { unix.Link(t.path(), t.path()) }},
 	{"symlink", func(t *thread, fd int) {
 		if t.n(8) == 0 {
 			unix.Symlink(t.path(), t.path())
 		}
 	}},
-	{"truncate", func(t *thread, fd int) { unix.Truncate(t.path(), t.offset()) }},
+	{"truncate", rarely(func(t *thread, fd int) { unix.Truncate(t.path(), t.offset()) })},
 	{"rename dir", func(t *thread, fd int) {
 		os.Rename(filepath.Join(t.dir, "d"), filepath.Join(t.dir, "e"))
 		os.Rename(filepath.Join(t.dir, "e"), filepath.Join(t.dir, "d"))
