@@ -46,7 +46,7 @@ unit:
 ## e2e: run the tests with containers, dockerd, PostgreSQL, fio and SQLite; as root
 .PHONY: e2e
 e2e: build
-	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -v $(if $(RUN),-run '$(RUN)') ./tests/e2e
+	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -p 1 -v $(if $(RUN),-run '$(RUN)') ./tests/e2e ./tests/abi
 
 ## prepare: install the packages that the tests need and build their root file system; as root
 .PHONY: prepare

@@ -171,6 +171,7 @@ func TestSandbox(t *testing.T) {
 		Args:   []string{"/abi", "-dir", "/data", "-ro", "/ro", "-small", "/small", "-other", "/tmp", "-slow", "2s", "-run", *only},
 		Mounts: []specs.Mount{lab.VolumeMount("data", "/data"), lab.VolumeMount("data", "/ro", "ro"), lab.VolumeMount("small", "/small")},
 	}.OCI()
+	spec.Root.Readonly = false // so that mount points are busy, not on a read-only file system
 	// Root as on a machine of its own.
 	more := []string{"CAP_SYS_ADMIN", "CAP_DAC_READ_SEARCH", "CAP_LINUX_IMMUTABLE", "CAP_LEASE", "CAP_SYS_RESOURCE"}
 	caps := spec.Process.Capabilities

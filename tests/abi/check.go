@@ -44,7 +44,7 @@ func groups() []group {
 			truncateChecks, readChecks, writeChecks, vectorChecks, offsetChecks, fallocateChecks, directChecks, copyChecks,
 			direntChecks, xattrChecks(), aclChecks(), flockChecks, posixLockChecks, leaseChecks,
 			inotifyChecks(), mmapChecks, mmapSizeChecks, execChecks, syncChecks, ioctlChecks,
-			aioChecks, uringChecks, limitChecks,
+			aioChecks, uringChecks, limitChecks, fsxChecks, treeChecks,
 		)},
 		{needReadOnly, readOnlyChecks()},
 		{needOther, otherChecks()},

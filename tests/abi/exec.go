@@ -96,7 +96,7 @@ var execChecks = []check{
 	{"exec/by-descriptor", func(t *T) {
 		t.program("program")
 		fd := t.open("program", unix.O_RDONLY)
-		child := t.startCmd(exec.Command(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), childFlag, "wait"))
+		child := t.startCmd(exec.Command(fmt.Sprintf("/proc/self/fd/%d", fd), childFlag, "wait"))
 		t.eqText("output", child.said, "ready")
 	}},
 	{"exec/proc-exe-names-the-file", func(t *T) {

@@ -33,6 +33,9 @@ import (
 // checkTimeout bounds one check.
 const checkTimeout = 60 * time.Second
 
+// seed is that of the one check that differs from run to run; it says it when it fails.
+var seed uint64
+
 // places are the directories that checks use.
 type places struct {
 	dir      string // where all checks run
@@ -51,6 +54,7 @@ func main() {
 	flag.StringVar(&at.other, "other", "", "directory on another file system")
 	flag.StringVar(&at.small, "small", "", "file system of the same type, of at most 64 MiB, that may be filled")
 	run := flag.String("run", "", "regular expression: run only the checks whose names match")
+	flag.Uint64Var(&seed, "seed", uint64(time.Now().UnixNano()), "seed of stress/file-everything-again")
 	list := flag.Bool("list", false, "print the names of the checks and end")
 	slow := flag.Duration("slow", 0, "add the time to the lines of checks that took longer than this")
 	flag.Parse()

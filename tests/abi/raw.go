@@ -26,11 +26,16 @@ func address[E any](s []E) uintptr { return pointer(unsafe.SliceData(s)) }
 func syscall(number uintptr, args ...uintptr) (uintptr, error) {
 	var a [6]uintptr
 	copy(a[:], args)
-	r, _, e := unix.Syscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
-	if e != 0 {
-		return r, e
+	for {
+		r, _, e := unix.Syscall6(number, a[0], a[1], a[2], a[3], a[4], a[5])
+		switch e {
+		case 0:
+			return r, nil
+		case unix.EINTR: // by a signal of Go's scheduler
+		default:
+			return r, e
+		}
 	}
-	return r, nil
 }
 
 // cstring is s with a NUL behind it.
