@@ -35,7 +35,7 @@ func (i *Inode) checkDir(name string) error {
 
 // findEntry looks name up in a directory. If there is no such entry, the slot
 // is the first free one for it.
-func (fs *FS) findEntry(r reader, dir *Inode, name string) (dirSlot, error) {
+func (fs *FS) findEntry(r *store.Reader, dir *Inode, name string) (dirSlot, error) {
 	base := format.DirentOffset(format.NameHash(&fs.seed, []byte(name)))
 	from := format.Key{Object: dir.ino, Kind: format.KindDirent, Offset: base}
 	to := from
@@ -60,7 +60,7 @@ func (fs *FS) findEntry(r reader, dir *Inode, name string) (dirSlot, error) {
 }
 
 // entryInode returns, with a reference, the inode of an entry that was found.
-func (fs *FS) entryInode(r reader, dir *Inode, name string, slot *dirSlot) (*Inode, error) {
+func (fs *FS) entryInode(r *store.Reader, dir *Inode, name string, slot *dirSlot) (*Inode, error) {
 	i, err := fs.inodeThrough(r, slot.ino)
 	switch {
 	case err == errNoInode || err == ErrStale:
@@ -162,7 +162,7 @@ func (i *Inode) Create(name string, n NewInode) (*Inode, error) {
 		if err := i.alive(); err != nil {
 			return err
 		}
-		slot, err := i.fs.findEntry(tx, i, name)
+		slot, err := i.fs.findEntry(&tx.Reader, i, name)
 		switch {
 		case err != nil:
 			return err
@@ -367,7 +367,7 @@ func (i *Inode) Link(name string, target *Inode) error {
 		case nlink >= MaxLinks:
 			return ErrTooManyLinks
 		}
-		slot, err := i.fs.findEntry(tx, i, name)
+		slot, err := i.fs.findEntry(&tx.Reader, i, name)
 		switch {
 		case err != nil:
 			return err
@@ -413,7 +413,7 @@ func (i *Inode) removeName(name string, child *Inode, dir bool) error {
 	fs := i.fs
 	var victim victim
 	err = fs.updateFreeing(func(tx *txn) error {
-		slot, err := fs.findEntry(tx, i, name)
+		slot, err := fs.findEntry(&tx.Reader, i, name)
 		switch {
 		case err != nil:
 			return err
@@ -426,11 +426,11 @@ func (i *Inode) removeName(name string, child *Inode, dir bool) error {
 		case !dir && slot.typ == ModeDir:
 			return ErrIsDir
 		}
-		if victim.inode, err = fs.entryInode(tx, i, name, &slot); err != nil {
+		if victim.inode, err = fs.entryInode(&tx.Reader, i, name, &slot); err != nil {
 			return err
 		}
 		if dir {
-			if err := fs.checkEmpty(tx, victim.inode); err != nil {
+			if err := fs.checkEmpty(&tx.Reader, victim.inode); err != nil {
 				return err
 			}
 		}
@@ -450,7 +450,7 @@ func (i *Inode) removeName(name string, child *Inode, dir bool) error {
 }
 
 // checkEmpty fails with ErrNotEmpty if the directory has an entry.
-func (fs *FS) checkEmpty(r reader, dir *Inode) error {
+func (fs *FS) checkEmpty(r *store.Reader, dir *Inode) error {
 	from := format.Key{Object: dir.ino, Kind: format.KindDirent}
 	to := format.Key{Object: dir.ino, Kind: format.KindDirent, Offset: 1<<64 - 1}
 	return r.Scan(from, to, func(format.Key, []byte) (bool, error) { return false, ErrNotEmpty })

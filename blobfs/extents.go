@@ -46,9 +46,10 @@ func (fs *FS) decodeExtent(k format.Key, v []byte) (piece, error) {
 // eachExtent calls fn for the extents that overlap [from, to), in order and
 // whole, until fn returns false. before is set for the extent, if any, in front
 // of the first of them: it helps those who want to know where the hole begins.
-func (fs *FS) eachExtent(r reader, ino, from, to uint64, fn func(p piece) (bool, error)) (before *piece, err error) {
+func (fs *FS) eachExtent(r *store.Reader, ino, from, to uint64, fn func(p piece) (bool, error)) (before *piece, err error) {
 	var last uint64
-	k, v, ok, err := r.SeekLast(extentKey(ino, 0), extentKey(ino, from))
+	var buf [format.ExtentItemBytes]byte
+	k, v, ok, err := r.SeekLast(extentKey(ino, 0), extentKey(ino, from), buf[:0])
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func (i *Inode) loadWindow(block uint64) (extWindow, error) {
 func (tx *txn) unmap(i *Inode, from, to uint64, limit int, fn func(p piece) error) (next uint64, err error) {
 	next = to
 	var list []piece
-	_, err = tx.fs.eachExtent(tx, i.ino, from, to, func(p piece) (bool, error) {
+	_, err = tx.fs.eachExtent(&tx.Reader, i.ino, from, to, func(p piece) (bool, error) {
 		if len(list) == limit {
 			next = p.first
 			return false, nil
@@ -191,7 +192,7 @@ func (tx *txn) putExtent(ino uint64, p *piece) error {
 // with its neighbours.
 func (tx *txn) mapPiece(ino uint64, p piece) error {
 	if p.first > 0 {
-		k, v, ok, err := tx.SeekLast(extentKey(ino, 0), extentKey(ino, p.first-1))
+		k, v, ok, err := tx.SeekLast(extentKey(ino, 0), extentKey(ino, p.first-1), tx.value[:0])
 		if err != nil {
 			return err
 		}

@@ -28,10 +28,8 @@ type FS struct {
 	revoking         atomic.Int32 // invalidators called by revoke that have not returned
 
 	// txMu serialises transactions, together with what they do in memory.
-	txMu  sync.Mutex
-	tx    txn
-	txFn  func(tx *txn) error
-	txRun func(tx *store.Tx) error // runTx
+	txMu sync.Mutex
+	tx   txn
 
 	// dirtyMu guards dirty, the inodes to be written back, oldest first. An
 	// inode that has left the cache meanwhile is passed over.
@@ -104,7 +102,6 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 		lbaBytes: dev.Geometry().LBASizeBytes, maxTransferBytes: int64(dev.Geometry().MaxTransferBytes),
 	}
 	fs.cache = newPageCache(dev.Arena(), opts.CacheBytes)
-	fs.txRun = fs.runTx
 	fs.inodes.init(opts.MaxIdleInodes)
 	fs.root, err = fs.viewInode(func(*store.Reader) (uint64, error) { return format.RootObject, nil })
 	if err == errNoInode {

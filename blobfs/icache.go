@@ -283,19 +283,12 @@ func (i *Inode) busy() bool {
 	return i.wbErr.pending()
 }
 
-// reader is what Reader and Tx of the store have in common.
-type reader interface {
-	Get(key format.Key, buf []byte) ([]byte, bool, error)
-	Scan(from, to format.Key, fn func(k format.Key, v []byte) (bool, error)) error
-	SeekLast(from, to format.Key) (k format.Key, v []byte, ok bool, err error)
-}
-
 // errNoInode says that the store has no inode item of that number.
 var errNoInode = errors.New("no inode")
 
 // inodeThrough returns an inode by number with a new reference, reading it
 // through r if need be. A number without an item gives errNoInode.
-func (fs *FS) inodeThrough(r reader, ino uint64) (*Inode, error) {
+func (fs *FS) inodeThrough(r *store.Reader, ino uint64) (*Inode, error) {
 	for {
 		i, evictions, err := fs.inodes.lookup(ino)
 		if i != nil || err != nil {
@@ -316,7 +309,7 @@ func (fs *FS) inodeThrough(r reader, ino uint64) (*Inode, error) {
 		if i = fs.inodes.insert(newInode(fs, ino, &item), evictions); i != nil {
 			return i, nil
 		}
-		if _, isTx := r.(*store.Tx); !isTx {
+		if !r.InTx() {
 			// What r sees may be outdated for good: it must be asked anew.
 			return nil, errRetry
 		}

@@ -10,7 +10,7 @@ import (
 // Freeing a big file takes many transactions: an orphan item names the inode
 // until the last of them, so that a mount after a crash goes on with it.
 const (
-	// freeBatch is how many extents or items one transaction frees.
+	// freeBatch is how many items, extents or others, one transaction frees.
 	freeBatch = 128
 	// freeBatchTight is the same on a full volume, where only short
 	// transactions are sure to succeed.
@@ -43,12 +43,9 @@ type victim struct {
 	gone  bool // freed in the transaction itself
 }
 
-// How much of an inode the transaction that takes its last name frees at once:
-// little enough that it succeeds on a full volume.
-const (
-	victimExtents = 5
-	victimItems   = 6
-)
+// victimItems is how much of an inode the transaction that takes its last name
+// frees at once: little enough that it succeeds on a full volume.
+const victimItems = 8
 
 // dropLink takes one name from an inode; a directory has only one. Without a
 // name and a reference it is freed, at once if it is small. Otherwise it
@@ -71,7 +68,7 @@ func (tx *txn) dropLink(v *victim, now int64) error {
 	i.linkable = false
 	i.mu.Unlock()
 	if v.dying = i.tryDie(); v.dying {
-		done, err := tx.destroy(i, victimExtents, victimItems)
+		done, err := tx.destroy(i, victimItems)
 		if err != nil || done {
 			v.gone = done
 			return err
@@ -105,7 +102,7 @@ func (fs *FS) reclaim(i *Inode) {
 	i.dropAllPages()
 	i.wbMu.Lock()
 	err := fs.updateInSteps(func(tx *txn, limit int) (bool, error) {
-		return tx.destroy(i, limit, limit)
+		return tx.destroy(i, limit)
 	})
 	i.ext.reset()
 	i.wbMu.Unlock()
@@ -115,16 +112,43 @@ func (fs *FS) reclaim(i *Inode) {
 	fs.inodes.forget(i)
 }
 
-// destroy frees at most that many extents and items of an inode that nobody
-// uses, and then the inode itself, and reports whether it got that far.
-func (tx *txn) destroy(i *Inode, extents, items int) (done bool, err error) {
+// destroy deletes at most limit items of an inode that nobody uses, with the
+// blocks of those that are extents, and then the inode itself, and reports
+// whether it got that far.
+func (tx *txn) destroy(i *Inode, limit int) (done bool, err error) {
 	tx.touch(i)
-	next, err := tx.unmap(i, 0, format.MaxFileBlocks, extents, func(p piece) error { return tx.free(i, p) })
-	if err != nil || next < format.MaxFileBlocks {
+	tx.doomed = tx.doomed[:0]
+	from := format.Key{Object: i.ino, Kind: format.KindInode, Offset: 1}
+	to := format.Key{Object: i.ino, Kind: 255, Offset: 1<<64 - 1}
+	more := false
+	err = tx.Scan(from, to, func(k format.Key, v []byte) (bool, error) {
+		if more = len(tx.doomed) == limit; more {
+			return false, nil
+		}
+		d := doomedItem{key: k}
+		var err error
+		if k.Kind == format.KindExtent {
+			d.piece, err = tx.fs.decodeExtent(k, v)
+		}
+		tx.doomed = append(tx.doomed, d)
+		return true, err
+	})
+	if err != nil {
 		return false, err
 	}
-	if more, err := tx.deleteItems(i.ino, items); err != nil || more {
-		return false, err
+	for n := range tx.doomed {
+		d := &tx.doomed[n]
+		if err := tx.Delete(d.key); err != nil {
+			return false, err
+		}
+		if d.key.Kind == format.KindExtent {
+			if err := tx.free(i, d.piece); err != nil {
+				return false, err
+			}
+		}
+	}
+	if more {
+		return false, nil
 	}
 	if err := tx.dropOrphan(i); err != nil {
 		return false, err
@@ -132,29 +156,11 @@ func (tx *txn) destroy(i *Inode, extents, items int) (done bool, err error) {
 	return true, tx.remove(i)
 }
 
-// deleteItems deletes all items of an object but the inode itself, at most
-// limit of them, and reports whether there are more.
-func (tx *txn) deleteItems(ino uint64, limit int) (more bool, err error) {
-	var keys []format.Key
-	from := format.Key{Object: ino, Kind: format.KindInode, Offset: 1}
-	to := format.Key{Object: ino, Kind: 255, Offset: 1<<64 - 1}
-	err = tx.Scan(from, to, func(k format.Key, _ []byte) (bool, error) {
-		if len(keys) == limit {
-			more = true
-			return false, nil
-		}
-		keys = append(keys, k)
-		return true, nil
-	})
-	if err != nil {
-		return false, err
-	}
-	for _, k := range keys {
-		if err := tx.Delete(k); err != nil {
-			return false, err
-		}
-	}
-	return more, nil
+// doomedItem is an item that destroy is about to delete. The piece is valid for
+// an extent.
+type doomedItem struct {
+	key   format.Key
+	piece piece
 }
 
 // shrink logs the inode with whatever size it has in memory now and frees all

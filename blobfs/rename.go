@@ -120,10 +120,10 @@ func (r *renaming) resolve(flags RenameFlags) (done bool, err error) {
 	if err := r.newDir.alive(); err != nil {
 		return false, err
 	}
-	if r.from, err = fs.findEntry(r.tx, r.oldDir, r.oldName); err != nil {
+	if r.from, err = fs.findEntry(&r.tx.Reader, r.oldDir, r.oldName); err != nil {
 		return false, err
 	}
-	if r.to, err = fs.findEntry(r.tx, r.newDir, r.newName); err != nil {
+	if r.to, err = fs.findEntry(&r.tx.Reader, r.newDir, r.newName); err != nil {
 		return false, err
 	}
 	switch {
@@ -134,11 +134,11 @@ func (r *renaming) resolve(flags RenameFlags) (done bool, err error) {
 	case flags&RenameNoReplace != 0 && r.to.found:
 		return false, ErrExist
 	}
-	if r.src, err = fs.entryInode(r.tx, r.oldDir, r.oldName, &r.from); err != nil {
+	if r.src, err = fs.entryInode(&r.tx.Reader, r.oldDir, r.oldName, &r.from); err != nil {
 		return false, err
 	}
 	if r.to.found {
-		if r.dst, err = fs.entryInode(r.tx, r.newDir, r.newName, &r.to); err != nil {
+		if r.dst, err = fs.entryInode(&r.tx.Reader, r.newDir, r.newName, &r.to); err != nil {
 			return false, err
 		}
 		if r.src == r.dst {
@@ -180,7 +180,7 @@ func (r *renaming) checkReplace() error {
 	case !srcDir && r.dst.typ == ModeDir:
 		return ErrIsDir
 	case srcDir:
-		return r.tx.fs.checkEmpty(r.tx, r.dst)
+		return r.tx.fs.checkEmpty(&r.tx.Reader, r.dst)
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (r *renaming) checkLoop(moved, dir *Inode) error {
 		case format.RootObject:
 			return nil
 		}
-		parent, err := fs.parentOf(r.tx, at)
+		parent, err := fs.parentOf(&r.tx.Reader, at)
 		if err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (r *renaming) checkLoop(moved, dir *Inode) error {
 }
 
 // parentOf reads the parent of a directory without keeping its inode in memory.
-func (fs *FS) parentOf(r reader, ino uint64) (uint64, error) {
+func (fs *FS) parentOf(r *store.Reader, ino uint64) (uint64, error) {
 	i, err := fs.inodeThrough(r, ino)
 	if err == errNoInode || err == ErrStale {
 		return 0, corruptf("directory %d does not exist, but is a parent", ino)

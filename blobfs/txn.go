@@ -16,6 +16,7 @@ type txn struct {
 	*store.Tx
 	fs      *FS
 	touched []touchedInode
+	doomed  []doomedItem               // scratch of destroy
 	item    [format.MaxValueBytes]byte // scratch for encoding
 	value   [format.MaxValueBytes]byte // scratch for reading
 }
@@ -113,14 +114,23 @@ func (fs *FS) transact(freeing bool, fn func(tx *txn) error) error {
 	tx := &fs.tx
 	tx.fs = fs
 	tx.touched = tx.touched[:0]
-	fs.txFn = fn
-	run := fs.store.Update
-	if freeing {
-		run = fs.store.UpdateFreeing
+	run := func(stx *store.Tx) error {
+		tx.Tx = stx
+		defer func() { tx.Tx = nil }()
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return tx.writeItems()
 	}
-	lsn, err := run(fs.txRun)
+	// Called by name, so that no closure has to be allocated, fn included.
+	var lsn store.LSN
+	var err error
+	if freeing {
+		lsn, err = fs.store.UpdateFreeing(run)
+	} else {
+		lsn, err = fs.store.Update(run)
+	}
 	err = volumeError(err)
-	fs.txFn = nil
 	for n := range tx.touched {
 		t := &tx.touched[n]
 		i := t.inode
@@ -139,17 +149,6 @@ func (fs *FS) transact(freeing bool, fn func(tx *txn) error) error {
 		t.inode = nil
 	}
 	return err
-}
-
-// runTx is what the store runs; it is bound once so that transactions need no
-// closure of their own.
-func (fs *FS) runTx(stx *store.Tx) error {
-	fs.tx.Tx = stx
-	defer func() { fs.tx.Tx = nil }()
-	if err := fs.txFn(&fs.tx); err != nil {
-		return err
-	}
-	return fs.tx.writeItems()
 }
 
 // view runs fn with a consistent view of the store, again if fn asks for it.

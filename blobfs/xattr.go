@@ -36,7 +36,7 @@ func (i *Inode) hasXattrs() bool {
 
 // findXattr looks an attribute up. With a non-nil value it also reads the
 // value, into a buffer of its own.
-func (fs *FS) findXattr(r reader, ino uint64, name string, value *[]byte) (xattrSlot, error) {
+func (fs *FS) findXattr(r *store.Reader, ino uint64, name string, value *[]byte) (xattrSlot, error) {
 	base := format.XattrOffset(format.NameHash(&fs.seed, []byte(name)))
 	slot := xattrSlot{key: format.Key{Object: ino, Kind: format.KindXattr, Offset: base}}
 	var buf [format.MaxValueBytes]byte
@@ -66,7 +66,7 @@ func (fs *FS) findXattr(r reader, ino uint64, name string, value *[]byte) (xattr
 }
 
 // readXattrRest appends chunks 1, 2, … of a value of total bytes.
-func readXattrRest(r reader, key format.Key, total int, value *[]byte) error {
+func readXattrRest(r *store.Reader, key format.Key, total int, value *[]byte) error {
 	var buf [format.MaxValueBytes]byte
 	for len(*value) < total {
 		key.Offset++
@@ -135,7 +135,7 @@ func (i *Inode) ListXattr() ([]string, error) {
 }
 
 // eachXattr calls fn with the first chunk of every attribute.
-func eachXattr(r reader, ino uint64, fn func(format.Key, *format.XattrHead) (bool, error)) error {
+func eachXattr(r *store.Reader, ino uint64, fn func(format.Key, *format.XattrHead) (bool, error)) error {
 	from := format.Key{Object: ino, Kind: format.KindXattr}
 	to := format.Key{Object: ino, Kind: format.KindXattr, Offset: 1<<64 - 1}
 	return r.Scan(from, to, func(k format.Key, v []byte) (bool, error) {
@@ -174,7 +174,7 @@ func (i *Inode) SetXattr(name string, value []byte, flags XattrFlags) error {
 }
 
 func (tx *txn) setXattr(i *Inode, name string, value []byte, flags XattrFlags) error {
-	slot, err := tx.fs.findXattr(tx, i.ino, name, nil)
+	slot, err := tx.fs.findXattr(&tx.Reader, i.ino, name, nil)
 	switch {
 	case err != nil:
 		return err
@@ -241,7 +241,7 @@ func (i *Inode) RemoveXattr(name string) error {
 		return ErrNoXattr
 	}
 	return i.fs.updateFreeing(func(tx *txn) error {
-		slot, err := i.fs.findXattr(tx, i.ino, name, nil)
+		slot, err := i.fs.findXattr(&tx.Reader, i.ino, name, nil)
 		switch {
 		case err != nil:
 			return err
@@ -255,7 +255,7 @@ func (i *Inode) RemoveXattr(name string) error {
 			return err
 		}
 		left := false
-		err = eachXattr(tx, i.ino, func(format.Key, *format.XattrHead) (bool, error) {
+		err = eachXattr(&tx.Reader, i.ino, func(format.Key, *format.XattrHead) (bool, error) {
 			left = true
 			return false, nil
 		})

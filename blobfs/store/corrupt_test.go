@@ -196,7 +196,7 @@ func walkAll(s *Store) {
 		})
 	})
 	_ = s.View(func(r *Reader) error {
-		_, _, _, err := r.SeekLast(format.Key{}, format.MaxKey)
+		_, _, _, err := r.SeekLast(format.Key{}, format.MaxKey, nil)
 		return err
 	})
 }

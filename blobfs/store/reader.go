@@ -4,7 +4,14 @@ import "runsc-fs/blobfs/format"
 
 // Reader reads the tree. It is valid only within the function that View or
 // Update calls.
-type Reader struct{ s *Store }
+type Reader struct {
+	s    *Store
+	inTx bool
+}
+
+// InTx reports whether the reader is that of a transaction, and so sees the
+// newest state for as long as it is valid.
+func (r *Reader) InTx() bool { return r.inTx }
 
 // View runs fn with a consistent view of the tree that contains all completed
 // transactions, durable or not. Views run concurrently with each other, but
@@ -82,8 +89,8 @@ func (r *Reader) Scan(from, to format.Key, fn func(k format.Key, v []byte) (more
 }
 
 // SeekLast returns the item with the greatest key from from to to, both
-// included. The value is a copy.
-func (r *Reader) SeekLast(from, to format.Key) (k format.Key, v []byte, ok bool, err error) {
+// included. The value is copied into buf, as by Get.
+func (r *Reader) SeekLast(from, to format.Key, buf []byte) (k format.Key, v []byte, ok bool, err error) {
 	key := to
 	for !key.Less(from) {
 		leaf, sp, err := r.s.findLeaf(key)
@@ -99,7 +106,7 @@ func (r *Reader) SeekLast(from, to format.Key) (k format.Key, v []byte, ok bool,
 			if k.Less(from) {
 				return k, nil, false, nil
 			}
-			return k, append([]byte(nil), leaf.data.Value(i)...), true, nil
+			return k, append(buf[:0], leaf.data.Value(i)...), true, nil
 		}
 		if key, ok = sp.low.Prev(); !ok {
 			break

@@ -141,6 +141,7 @@ func Open(dev nvme.BlockDevice, opts Options) (*Store, error) {
 		maxResident: opts.NodeCacheBytes / format.BlockSizeBytes,
 	}
 	s.tx.s, s.reader.s = s, s
+	s.tx.inTx = true
 	s.writer.s = s
 	if err := s.open(); err != nil {
 		s.releaseMemory()

@@ -242,7 +242,7 @@ func TestGetScanSeek(t *testing.T) {
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("scan %v to %v: %d items, want %d, %v", from, to, len(got), len(want), err)
 			}
-			k, v, ok, err := r.SeekLast(from, to)
+			k, v, ok, err := r.SeekLast(from, to, nil)
 			if ok != (len(want) > 0) || err != nil || ok && (k != want[len(want)-1] || string(v) != m[k]) {
 				t.Errorf("seek last %v to %v: %v %v %v", from, to, k, ok, err)
 			}
