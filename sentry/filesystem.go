@@ -102,6 +102,9 @@ func (fs *filesystem) AccessAt(ctx context.Context, rp *vfs.ResolvingPath, creds
 	if err != nil {
 		return err
 	}
+	if ats.MayExec() && d.inode.isRegular() && rp.Mount().Options().Flags.NoExec {
+		return linuxerr.EACCES
+	}
 	if err := d.inode.checkPermissions(creds, ats); err != nil {
 		return err
 	}

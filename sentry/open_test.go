@@ -101,3 +101,23 @@ func TestStatFSFlags(t *testing.T) {
 		t.Errorf("flags %#x, %v", st.Flags, err)
 	}
 }
+
+// TestAccessOnNoExecMount wants programs on a mount with noexec to count as such
+// that cannot be run.
+func TestAccessOnNoExecMount(t *testing.T) {
+	e := newEnv(t)
+	e.mkdir("mnt")
+	e.create("program", "")
+	e.chmod("program", 0755)
+	opts := vfs.MountOptions{Flags: vfs.MountFlags{NoExec: true}, GetFilesystemOptions: vfs.GetFilesystemOptions{InternalMount: true}}
+	if _, err := e.vfs.MountAt(e.ctx, e.ctx.creds, testVolume, e.pop("mnt"), FilesystemName, &opts); err != nil {
+		t.Fatal(err)
+	}
+	access := func(path string, ats vfs.AccessTypes) error {
+		return e.vfs.AccessAt(e.ctx, e.ctx.creds, ats, e.follow(path))
+	}
+	wantErrno(t, "running", access("mnt/program", vfs.MayExec), linuxerr.EACCES)
+	wantErrno(t, "reading", access("mnt/program", vfs.MayRead), nil)
+	wantErrno(t, "searching", access("mnt/.", vfs.MayExec), nil)
+	wantErrno(t, "running elsewhere", access("program", vfs.MayExec), nil)
+}

@@ -119,7 +119,7 @@ func newLab(t *testing.T, prefix string) string {
 // ext4 does not do what the manual says.
 const native = `set -e
 cd "$1"
-mkdir data ro small other
+mkdir data ro restricted small other
 truncate -s 3G data.img
 truncate -s 40M small.img
 mkfs.ext4 -q -F -N 300000 data.img
@@ -127,9 +127,11 @@ mkfs.ext4 -q -F small.img
 mount -o loop data.img data
 mount --bind data ro
 mount -o remount,bind,ro ro
+mount --bind data restricted
+mount -o remount,bind,noexec,nosuid,nodev,noatime restricted
 mount -o loop small.img small
 mount -t tmpfs tmpfs other
-exec "$1/bin/abi" -dir "$1/data" -ro "$1/ro" -small "$1/small" -other "$1/other" -slow 2s -run "$2"
+exec "$1/bin/abi" -dir "$1/data" -ro "$1/ro" -restricted "$1/restricted" -small "$1/small" -other "$1/other" -slow 2s -run "$2"
 `
 
 // TestNative runs the checks on the host's ext4, on a loop device in mount
@@ -155,7 +157,7 @@ func TestSandbox(t *testing.T) {
 	mustDo(t, err)
 	root := filepath.Join(dir, "root")
 	build(t, ctx, root)
-	for _, mountPoint := range []string{"proc", "dev", "tmp", "run", "data", "ro", "small"} {
+	for _, mountPoint := range []string{"proc", "dev", "tmp", "run", "data", "ro", "restricted", "small"} {
 		mustDo(t, os.Mkdir(filepath.Join(root, mountPoint), 0o755))
 	}
 	r, err := lab.NewRuntime(ctx, t.Logf, binary, filepath.Join(dir, "runtime"), "--allow-suid")
@@ -168,8 +170,13 @@ func TestSandbox(t *testing.T) {
 	}
 	spec := lab.BundleSpec{
 		RootFS: root,
-		Args:   []string{"/abi", "-dir", "/data", "-ro", "/ro", "-small", "/small", "-other", "/tmp", "-slow", "2s", "-run", *only},
-		Mounts: []specs.Mount{lab.VolumeMount("data", "/data"), lab.VolumeMount("data", "/ro", "ro"), lab.VolumeMount("small", "/small")},
+		Args:   []string{"/abi", "-dir", "/data", "-ro", "/ro", "-restricted", "/restricted", "-small", "/small", "-other", "/tmp", "-slow", "2s", "-run", *only},
+		Mounts: []specs.Mount{
+			lab.VolumeMount("data", "/data"),
+			lab.VolumeMount("data", "/ro", "ro"),
+			lab.VolumeMount("data", "/restricted", "noexec", "nosuid", "nodev", "noatime"),
+			lab.VolumeMount("small", "/small"),
+		},
 	}.OCI()
 	spec.Root.Readonly = false // so that mount points are busy, not on a read-only file system
 	// Root as on a machine of its own.

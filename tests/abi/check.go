@@ -30,6 +30,7 @@ type need int
 
 const (
 	needReadOnly need = 1 << iota
+	needRestricted
 	needOther
 	needSmall
 )
@@ -44,9 +45,10 @@ func groups() []group {
 			truncateChecks, readChecks, writeChecks, vectorChecks, offsetChecks, fallocateChecks, directChecks, copyChecks,
 			direntChecks, xattrChecks(), aclChecks(), flockChecks, posixLockChecks, leaseChecks,
 			inotifyChecks(), mmapChecks, mmapSizeChecks, execChecks, syncChecks, ioctlChecks,
-			aioChecks, uringChecks, limitChecks, fsxChecks, treeChecks,
+			aioChecks, uringChecks, limitChecks, miscChecks, fsxChecks, treeChecks,
 		)},
 		{needReadOnly, readOnlyChecks()},
+		{needRestricted, restrictedChecks()},
 		{needOther, otherChecks()},
 		{needSmall, spaceChecks},
 	}

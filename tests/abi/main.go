@@ -38,10 +38,11 @@ var seed uint64
 
 // places are the directories that checks use.
 type places struct {
-	dir      string // where all checks run
-	readOnly string // the same file system as dir, mounted read-only; "" if there is none
-	other    string // a directory on another file system; "" if there is none
-	small    string // another file system of the same type, small enough to be filled; "" if there is none
+	dir        string // where all checks run
+	readOnly   string // the same file system as dir, mounted read-only; "" if there is none
+	restricted string // the same file system, mounted with noexec, nosuid, nodev and noatime; "" if there is none
+	other      string // a directory on another file system; "" if there is none
+	small      string // another file system of the same type, small enough to be filled; "" if there is none
 }
 
 func main() {
@@ -51,6 +52,7 @@ func main() {
 	var at places
 	flag.StringVar(&at.dir, "dir", "", "directory to check")
 	flag.StringVar(&at.readOnly, "ro", "", "read-only mount of the same file system, with the same root as -dir")
+	flag.StringVar(&at.restricted, "restricted", "", "mount of the same file system with noexec,nosuid,nodev,noatime, with the same root as -dir")
 	flag.StringVar(&at.other, "other", "", "directory on another file system")
 	flag.StringVar(&at.small, "small", "", "file system of the same type, of at most 64 MiB, that may be filled")
 	run := flag.String("run", "", "regular expression: run only the checks whose names match")
@@ -117,6 +119,7 @@ func runAll(at places, filter *regexp.Regexp, slow time.Duration) int {
 // allow says whether the places that checks need were given.
 func (at *places) allow(needs need) bool {
 	return (needs&needReadOnly == 0 || at.readOnly != "") &&
+		(needs&needRestricted == 0 || at.restricted != "") &&
 		(needs&needOther == 0 || at.other != "") &&
 		(needs&needSmall == 0 || at.small != "")
 }
