@@ -100,7 +100,12 @@ func (v *Volume) openImage() error {
 	if info.Size() != v.SizeBytes {
 		return imageError(ErrImage, v.Path, "has %d bytes instead of %d: it was changed from outside", info.Size(), v.SizeBytes)
 	}
-	return probe(file, v.Path, info.Size())
+	if err := probe(file, v.Path, info.Size()); !errors.Is(err, format.ErrNotBlobfs) {
+		return err
+	}
+	// It held one when the volume was made: to format it again is no remedy.
+	return imageError(ErrImage, v.Path,
+		"holds no blobfs any more: its superblocks were overwritten; put a copy of it back, or give the volume up with 'runsc-fs volume rm %s'", v.Name)
 }
 
 // openImage opens a regular file for reading and writing, or for reading only
@@ -165,6 +170,9 @@ func Probe(path string) error {
 // probe reads the superblocks, which tells a blobfs of this version from
 // anything else. The structures below them are checked as they are used.
 func probe(file *os.File, path string, sizeBytes int64) error {
+	if sizeBytes < format.MinBlocks*format.BlockSizeBytes {
+		return imageError(ErrImage, path, "is too small to hold a blobfs")
+	}
 	var slots [format.SuperblockSlots][]byte
 	for i := range slots {
 		block := make([]byte, format.BlockSizeBytes)
@@ -177,7 +185,8 @@ func probe(file *os.File, path string, sizeBytes int64) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, format.ErrNotBlobfs):
-		return imageError(ErrImage, path, "holds no blobfs; 'runsc-fs mkfs --force %s' makes one and destroys what is there", path)
+		return imageError(errors.Join(ErrImage, format.ErrNotBlobfs), path,
+			"holds no blobfs; 'runsc-fs mkfs --force %s' makes one and destroys what is there", path)
 	default:
 		return imageError(ErrImage, path, "cannot be mounted: %v; 'runsc-fs fsck %s' shows more", err, path)
 	}

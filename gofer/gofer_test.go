@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,9 +23,12 @@ const holdEnv = "RUNSC_FS_TEST_HOLD"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(holdEnv); path != "" {
-		_, err := OpenVolume(VolumeSpec{Name: "held", Kind: KindImage, Path: path, SizeBytes: testSizeBytes})
+		v, err := OpenVolume(VolumeSpec{Name: "held", Kind: KindImage, Path: path, SizeBytes: testSizeBytes})
 		fmt.Println(err)
-		select {}
+		for {
+			time.Sleep(time.Hour)
+			runtime.KeepAlive(v) // collected, it would be closed
+		}
 	}
 	os.Exit(m.Run())
 }
@@ -142,8 +147,8 @@ func TestBadImages(t *testing.T) {
 		{dir, "is not a regular file"},
 		{at("fifo"), "is not a regular file"},
 		{"/dev/null", "is not a regular file"},
-		{write("zeroes", func(b []byte) []byte { clear(b); return b }), "holds no blobfs; 'runsc-fs mkfs --force "},
-		{write("text", func(b []byte) []byte { return []byte(strings.Repeat("not an image. ", len(b)/14+1)[:len(b)]) }), "holds no blobfs"},
+		{write("zeroes", func(b []byte) []byte { clear(b); return b }), "holds no blobfs any more: its superblocks were overwritten; "},
+		{write("text", func(b []byte) []byte { return []byte(strings.Repeat("not an image. ", len(b)/14+1)[:len(b)]) }), "holds no blobfs any more: "},
 		{write("short", func(b []byte) []byte { return b[:len(b)/2] }), "has 16777216 bytes instead of 33554432: it was changed from outside"},
 		{write("corrupt", func(b []byte) []byte {
 			for off := 0; off < 16*4096; off += 4096 {
@@ -161,6 +166,14 @@ func TestBadImages(t *testing.T) {
 		want := fmt.Sprintf("volume %q: image %s %s", "v", test.path, test.want)
 		if !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error\n\t%v\nwant\n\t%s", test.path, err, want)
+		}
+	}
+	// A file that has never been a volume's may be made one.
+	for path, want := range map[string]string{
+		at("zeroes"): "holds no blobfs; 'runsc-fs mkfs --force ", write("tiny", func(b []byte) []byte { return b[:4096] }): "is too small to hold a blobfs",
+	} {
+		if err := Probe(path); err == nil || !strings.HasPrefix(err.Error(), "image "+path+" "+want) {
+			t.Errorf("probing: error %v, want %s", err, want)
 		}
 	}
 	if v, err := OpenVolume(imageSpec(good)); err != nil {

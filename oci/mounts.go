@@ -81,7 +81,10 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 		if mount.Source == "" {
 			return Mount{}, false, errors.New("the source is empty; it must be the name of a volume")
 		}
-		if volume, err = reg.Get(mount.Source); err != nil {
+		if volume, err = reg.Get(mount.Source); errors.Is(err, registry.ErrNotExist) {
+			err = fmt.Errorf("%w; create it with 'runsc-fs volume create %s --size 10G'", err, mount.Source)
+		}
+		if err != nil {
 			return Mount{}, false, err
 		}
 	case isBind(mount):

@@ -136,6 +136,10 @@ func TestCommandErrors(t *testing.T) {
 	if _, err := volume(t, "create", "mem", "--memory"); err != nil {
 		t.Fatal(err)
 	}
+	used := filepath.Join(t.TempDir(), "used")
+	if _, err := volume(t, "create", "used", "--size", "16M", "--image", used); err != nil {
+		t.Fatal(err)
+	}
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, bytes.Repeat([]byte("text\n"), 8<<20), 0o600); err != nil {
 		t.Fatal(err)
@@ -156,12 +160,15 @@ func TestCommandErrors(t *testing.T) {
 		{newVolumeGroup(), "create ../a", "is not valid"},
 		{newVolumeGroup(), "create a --memory --image /x", "a memory volume has no image"},
 		{newVolumeGroup(), "create a --image " + text, "holds no blobfs"},
+		{newVolumeGroup(), "create a --image /etc/hostname", "is too small to hold a blobfs"},
 		{newVolumeGroup(), "rm nosuch", `volume "nosuch" does not exist`},
 		{newVolumeGroup(), "rm", "a name is needed"},
 		{newVolumeGroup(), "inspect nosuch", `volume "nosuch" does not exist`},
 		{newVolumeGroup(), "ls x", "no arguments are taken"},
 		{&mkfs{}, "", "one path is needed"},
 		{&mkfs{}, text, "holds data; 'runsc-fs mkfs --force " + text + "' destroys it"},
+		{&mkfs{}, "--force " + used, "image " + used + ` belongs to volume "used"; 'runsc-fs volume rm used' gives the volume up first`},
+		{&install{}, "extra", `install: "extra" is no flag for the runtime`},
 		{&mkfs{}, text + " --size 16M", "bytes, not 16777216; leave out --size to keep its size"},
 		{&mkfs{}, text + ".new", "does not exist; give its --size to make it"},
 		{&mkfs{}, "/dev/null", "is not a regular file"},

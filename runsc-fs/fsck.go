@@ -53,7 +53,7 @@ func (c *fsck) run(_ context.Context, out io.Writer, args []string) error {
 		return statusError{err, fsckOperational}
 	}
 	if !report.Clean || !report.Complete {
-		return statusError{fmt.Errorf("image %s is not clean: %d errors, %d warnings", path, report.Errors, report.Warnings), fsckDefects}
+		return statusError{fmt.Errorf("image %s is not clean: errors: %d, warnings: %d", path, report.Errors, report.Warnings), fsckDefects}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"runsc-fs/oci/dockercfg"
 	"runsc-fs/oci/dockerplugin"
@@ -65,6 +66,9 @@ func (*install) synopsis() string  { return "add the runtime and the volume plug
 func (*install) arguments() string { return "[flags] [-- RUNTIME-FLAG...]" }
 
 func (i *install) run(ctx context.Context, out io.Writer, args []string) error {
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		return usagef("install: %q is no flag for the runtime", args[0])
+	}
 	docker, plugin, err := i.options(args)
 	if err != nil {
 		return err

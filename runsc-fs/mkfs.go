@@ -11,6 +11,7 @@ import (
 
 	"runsc-fs/gofer"
 	"runsc-fs/oci/registry"
+	"runsc-fs/runsc-fs/hooks"
 )
 
 // mkfs makes an empty file system in an image file.
@@ -53,6 +54,9 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 	case sizeBytes != 0 && sizeBytes != info.Size():
 		return fmt.Errorf("image %s has %d bytes, not %d; leave out --size to keep its size", path, info.Size(), sizeBytes)
 	}
+	if err := refuseVolume(path, info); err != nil {
+		return err
+	}
 	if err := registry.CheckSize(info.Size()); err != nil {
 		return fmt.Errorf("image %s: %w", path, err)
 	}
@@ -66,6 +70,23 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 		}
 	}
 	return gofer.Format(path, info.Size(), m.label)
+}
+
+// refuseVolume keeps mkfs off the images of volumes: whoever wants an empty
+// volume says so by its name.
+func refuseVolume(path string, info fs.FileInfo) error {
+	reg, err := hooks.OpenRegistry()
+	if err != nil {
+		return err
+	}
+	volumes, err := reg.List()
+	for _, v := range volumes {
+		image, statErr := os.Stat(v.ImagePath())
+		if statErr == nil && os.SameFile(info, image) {
+			return fmt.Errorf("image %s belongs to volume %q; 'runsc-fs volume rm %s' gives the volume up first", path, v.Name(), v.Name())
+		}
+	}
+	return err
 }
 
 // create makes the file, too, and leaves none behind if it fails.

@@ -175,7 +175,7 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		`error: inode 16 ("/dir/again"): is a regular file with 2 names, but says 5 [link-count]`,
 		"warning: blocks 20900 to 20901: marked in use, but nothing uses them",
-		"1 errors, 1 warnings",
+		"errors: 1, warnings: 1",
 	} {
 		if !strings.Contains(text.String(), want) && !strings.Contains(text.String(), strings.Replace(want, "/dir/again", "/file", 1)) {
 			t.Errorf("text lacks %q:\n%s", want, text.String())

@@ -171,7 +171,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	case r.Clean:
 		p.printf("incomplete: not everything could be checked\n")
 	default:
-		p.printf("%d errors, %d warnings\n", r.Errors, r.Warnings)
+		p.printf("errors: %d, warnings: %d\n", r.Errors, r.Warnings)
 	}
 	return p.err
 }

@@ -125,7 +125,7 @@ func (r *Registry) Get(name string) (*Volume, error) {
 	spec, err := readSpec(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, statErr := os.Lstat(dir); statErr != nil {
-			return nil, failf(ErrNotExist, "volume %q does not exist; create it with 'runsc-fs volume create %s --size 10G'", name, name)
+			return nil, failf(ErrNotExist, "volume %q does not exist", name)
 		}
 		spec, err = readSpec(path) // it may have been created since the first look
 	}

@@ -143,7 +143,7 @@ func TestImageVolume(t *testing.T) {
 		t.Errorf("left behind: %q", left)
 	}
 	_, err = r.Get("pg")
-	wantError(t, err, ErrNotExist, "volume \"pg\" does not exist; create it with 'runsc-fs volume create pg --size 10G'")
+	wantError(t, err, ErrNotExist, "volume \"pg\" does not exist")
 	_, err = r.Remove("pg")
 	wantError(t, err, ErrNotExist, `volume "pg" does not exist`)
 }
