@@ -199,8 +199,11 @@ func (i *Inode) writeFrames(b *batch, off, n int64) (int64, error) {
 		i.wbMu.Unlock()
 		return 0, err
 	}
-	if (off%BlockSizeBytes != 0 || (off+n)%BlockSizeBytes != 0) && !i.edgesWritten(off, n) {
+	if inPlace, err := i.edgesWritten(off, n); err != nil || !inPlace {
 		i.wbMu.Unlock()
+		if err != nil {
+			return 0, err
+		}
 		return i.writeThroughCache(b, off, n)
 	}
 	i.fillMu.Lock()
@@ -210,18 +213,18 @@ func (i *Inode) writeFrames(b *batch, off, n int64) (int64, error) {
 	return done, err
 }
 
-// edgesWritten reports whether the blocks that [off, off+n) covers only partly
-// can be changed in place.
-func (i *Inode) edgesWritten(off, n int64) bool {
+// edgesWritten reports whether the blocks that [off, off+n) covers only partly,
+// if any, can be changed in place.
+func (i *Inode) edgesWritten(off, n int64) (bool, error) {
 	for _, edge := range [2]int64{off, off + n} {
 		if edge%BlockSizeBytes == 0 {
 			continue
 		}
 		if m, err := i.mapBlock(uint64(edge)/BlockSizeBytes, 1); err != nil || m.state != blockWritten {
-			return false
+			return false, err
 		}
 	}
-	return true
+	return true, nil
 }
 
 // writeThroughCache is the way of direct writes that need part of a block to
