@@ -223,6 +223,26 @@ func TestTortureExtreme(t *testing.T) {
 	}
 }
 
+// TestTortureCoherent has mappings, reads, writes and changes of size meet.
+func TestTortureCoherent(t *testing.T) {
+	program := tortureProgram(t)
+	if out := run(t, torture(program, newVolume(t, "--size=64M"), "coherent", "/data")); !strings.Contains(out, "done") {
+		t.Error(out)
+	}
+}
+
+// TestCheckpointRefused asks for what cannot be done to a container with a volume; it
+// must go on as if nothing had happened.
+func TestCheckpointRefused(t *testing.T) {
+	v := newVolume(t, "--size=32M")
+	c := start(t, bundle("echo before > /data/file; sleep 600", lab.VolumeMount(v, "/data")))
+	res, err := command(t, "checkpoint", "--image-path="+t.TempDir(), c.ID)
+	wantError(t, res, err, v, "cannot be saved")
+	if got := execIn(t, c, "cat /data/file; echo after > /data/file; cat /data/file"); got != "before\nafter" {
+		t.Errorf("after the attempt to save it, the container says %q", got)
+	}
+}
+
 // TestTorturePressure maps more than the page cache of a small sandbox holds, in
 // two processes.
 func TestTorturePressure(t *testing.T) {

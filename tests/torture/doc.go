@@ -7,6 +7,7 @@
 //	torture full DIR              every operation on a full volume
 //	torture extreme DIR           deep, long, huge and many
 //	torture pressure DIR          more mapped than fits in the cache
+//	torture coherent DIR          mappings, reads, writes and sizes, step by step
 //
 // A command that finds something wrong says so in lines that begin with LOST or
 // WRONG and exits with 1. What it changes follows from its seed alone; only the
@@ -36,6 +37,8 @@ func main() {
 		full(dir)
 	case "extreme":
 		extreme(dir)
+	case "coherent":
+		coherent(dir)
 	case "pressure":
 		pressure(dir)
 	default:
