@@ -31,7 +31,7 @@ func TestCommands(t *testing.T) {
 	eachSetup(t, func(t *testing.T, mounts []specs.Mount) {
 		r := plainRuntime(t)
 		ctx := testContext(t, 3*time.Minute)
-		c := start(t, bundle("trap 'echo got TERM; exit 7' TERM; echo up; while :; do sleep 0.1; done", mounts...))
+		c := start(t, bundle("trap 'echo got TERM; sleep 3; exit 7' TERM; echo up; while :; do sleep 0.1; done", mounts...))
 
 		state, err := c.State(ctx)
 		must(t, err)
@@ -92,6 +92,8 @@ func TestCommands(t *testing.T) {
 			}
 		}
 
+		// runsc knows the exit status only while the sandbox is there, which
+		// ends with its last container: the sleep lets wait begin before that.
 		must(t, c.Signal(ctx, "TERM"))
 		res, err = r.Command(ctx, "wait", c.ID)
 		must(t, err)
