@@ -38,6 +38,7 @@
 //	Inode.ioMu      writes, truncation, allocation of one file; held while the
 //	                caller's memory is copied from, so Fault never takes it;
 //	                shared by direct writes that allocate nothing
+//	Inode.revokeMu  mappings are being taken back
 //	  invalidator   (the caller's locks; nothing below may be held)
 //	Inode.cacheMu   for those who read blocks into the cache, or for direct
 //	                writes to blocks that are not in it

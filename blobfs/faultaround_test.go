@@ -154,3 +154,25 @@ func TestStoresInHoles(t *testing.T) {
 		t.Errorf("the file has %d sectors, not %d", got, storePages/4*8)
 	}
 }
+
+// TestSyncsWriteWhatWasStored syncs a file of which much is mapped for writing:
+// the next sync must not write all of it again.
+func TestSyncsWriteWhatWasStored(t *testing.T) {
+	s := newStores(t, true)
+	for n := range storePages {
+		s.store(n, 1)
+	}
+	s.e.must(s.f.Fsync(nil, true))
+	for k := range 5 {
+		s.store(100, byte(k))
+		if dirty := s.f.nDirty.Load(); dirty > faultAhead {
+			t.Errorf("%d pages are dirty after a store to one", dirty)
+		}
+		s.e.must(s.f.Fsync(nil, true))
+	}
+	s.f.revoke()
+	s.e.must(s.f.Fsync(nil, true))
+	s.f.dropAllPages()
+	s.e.expect(s.f, 100*BlockSizeBytes, []byte{4}, 0)
+	s.e.expect(s.f, 101*BlockSizeBytes, []byte{1}, 0)
+}

@@ -26,11 +26,12 @@ type Inode struct {
 	dying      bool // being reclaimed: lookups fail
 	prev, next *Inode
 
-	ioMu    sync.RWMutex
-	cacheMu groupLock
-	wbMu    sync.Mutex
-	fillMu  sync.RWMutex
-	ext     extMap
+	ioMu     sync.RWMutex
+	revokeMu sync.Mutex
+	cacheMu  groupLock
+	wbMu     sync.Mutex
+	fillMu   sync.RWMutex
+	ext      extMap
 
 	treeMu sync.Mutex
 	pages  pageTree

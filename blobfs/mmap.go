@@ -183,6 +183,9 @@ func (i *Inode) revoke() {
 	if i.nFaulted.Load() == 0 {
 		return
 	}
+	// Two at once would each take the other's marks for their own.
+	i.revokeMu.Lock()
+	defer i.revokeMu.Unlock()
 	i.treeMu.Lock()
 	for p := i.pages.next(0); p != nil; p = i.pages.next(p.index + 1) {
 		if p.has(pageFaulted) {

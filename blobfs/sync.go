@@ -13,7 +13,7 @@ import (
 // and unless dataOnly is set all attributes, too. Of a directory it makes all
 // entries durable. It also reports write-back errors that cur has not seen yet;
 // cur may be nil. Errors: ErrIO, ErrNoSpace when space ran out that could not
-// be reserved.
+// be reserved. The invalidator may be called, so nothing that it needs may be held.
 func (i *Inode) Fsync(cur *ErrCursor, dataOnly bool) error {
 	g, err := i.fs.gate.enter()
 	if err != nil {
@@ -29,10 +29,18 @@ func (i *Inode) Fsync(cur *ErrCursor, dataOnly bool) error {
 	return err
 }
 
+// revokeAbove is the number of pages mapped for writing above which it is cheaper
+// to take them back, and have those that are written again faulted again, than
+// to write all of them with each sync.
+const revokeAbove = 64
+
 func (i *Inode) sync(dataOnly bool) error {
 	fs := i.fs
 	if fs.opts.ReadOnly {
 		return nil
+	}
+	if i.nMapped.Load() > revokeAbove {
+		i.revoke()
 	}
 	if err := i.writeBackAll(); err != nil {
 		return fsyncError(err)
