@@ -94,8 +94,12 @@ func TestCommands(t *testing.T) {
 
 		// runsc knows the exit status only while the sandbox is there, which
 		// ends with its last container: the sleep lets wait begin before that.
+		// The status is there for those who wait when the sandbox ends; hence the
+		// pause between signal and end in the container.
+		waiting, err := lab.Start(ctx, r.Cmd("wait", c.ID))
+		must(t, err)
 		must(t, c.Signal(ctx, "TERM"))
-		res, err = r.Command(ctx, "wait", c.ID)
+		res, err = waiting.Wait()
 		must(t, err)
 		var exit struct{ ExitStatus int }
 		must(t, json.Unmarshal([]byte(res.Stdout), &exit))
