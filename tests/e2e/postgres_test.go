@@ -331,7 +331,7 @@ func TestPostgresWithoutDocker(t *testing.T) {
 			t.Errorf("cannot delete the container: %v", err)
 		}
 	})
-	crashWorkload(t, s, 10, 20*time.Second)
+	crashWorkload(t, s, 10, 60*time.Second)
 }
 
 // postgresUser gives the ids of the postgres user in the root file system.
