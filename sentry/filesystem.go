@@ -209,6 +209,11 @@ func (fs *filesystem) SetStatAt(ctx context.Context, rp *vfs.ResolvingPath, opts
 		return err
 	}
 	defer d.DecRef(ctx)
+	if opts.Stat.Mask&linux.STATX_SIZE != 0 {
+		if err := d.inode.mayTruncate(rp.Credentials()); err != nil {
+			return err
+		}
+	}
 	mnt := rp.Mount()
 	if err := mnt.CheckBeginWrite(); err != nil {
 		return err

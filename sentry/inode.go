@@ -235,11 +235,8 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 		return linuxerr.EPERM
 	}
 	if stat.Mask&linux.STATX_SIZE != 0 {
-		switch {
-		case i.isDir():
-			return linuxerr.EISDIR
-		case !i.isRegular():
-			return linuxerr.EINVAL
+		if err := i.hasSize(); err != nil {
+			return err
 		}
 	}
 	// Setting one time to now and keeping the other is as good as choosing both,
@@ -306,6 +303,26 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 		attr.Ctime = stat.Ctime.ToNsecCapped()
 	}
 	return i.setAttrLocked(mask, &attr)
+}
+
+// hasSize says why the size of the file cannot be set, if it cannot.
+func (i *inode) hasSize() error {
+	switch {
+	case i.isDir():
+		return linuxerr.EISDIR
+	case !i.isRegular():
+		return linuxerr.EINVAL
+	}
+	return nil
+}
+
+// mayTruncate checks what truncate(2) does before it looks whether the mount may
+// be written to.
+func (i *inode) mayTruncate(creds *auth.Credentials) error {
+	if err := i.hasSize(); err != nil {
+		return err
+	}
+	return i.checkPermissions(creds, vfs.MayWrite)
 }
 
 // setAttrLocked changes attributes on the volume and in the mirror.

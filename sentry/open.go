@@ -203,6 +203,8 @@ func (d *dentry) open(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.Open
 		return nil, linuxerr.ELOOP
 	case i.isDir() && (opts.Flags&linux.O_CREAT != 0 || ats.MayWrite()):
 		return nil, linuxerr.EISDIR
+	case i.isRegular() && opts.Flags&linux.O_TRUNC != 0 && rp.Mount().ReadOnly():
+		return nil, linuxerr.EROFS
 	}
 	if !created {
 		if err := i.checkPermissions(rp.Credentials(), ats); err != nil {

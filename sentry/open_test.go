@@ -121,3 +121,37 @@ func TestAccessOnNoExecMount(t *testing.T) {
 	wantErrno(t, "searching", access("mnt/.", vfs.MayExec), nil)
 	wantErrno(t, "running elsewhere", access("program", vfs.MayExec), nil)
 }
+
+// TestOrderOnReadOnlyMount looks at calls that fail for more than one reason: the
+// reason that Linux finds first is the one to give.
+func TestOrderOnReadOnlyMount(t *testing.T) {
+	e := newEnv(t)
+	for _, dir := range []string{"m", "d", "d/sub"} {
+		e.mkdir(dir)
+	}
+	e.create("d/f", "")
+	if err := e.mount(testVolume, "m", true, ""); err != nil {
+		t.Fatal(err)
+	}
+	user := e.user(1000)
+	open := func(ctx *testContext, path string, flags uint32) error {
+		fd, err := e.open(ctx, path, flags, 0644)
+		if err == nil {
+			fd.DecRef(e.ctx)
+		}
+		return err
+	}
+	truncate := linux.Statx{Mask: linux.STATX_SIZE}
+	wantErrno(t, "unlink of nothing", e.unlink(e.ctx, "m/d/none"), linuxerr.EROFS)
+	wantErrno(t, "unlink of a directory", e.unlink(e.ctx, "m/d/sub"), linuxerr.EROFS)
+	wantErrno(t, "unlink of a dot", e.unlink(e.ctx, "m/d/."), linuxerr.EISDIR)
+	wantErrno(t, "unlink in nothing", e.unlink(e.ctx, "m/none/f"), linuxerr.ENOENT)
+	wantErrno(t, "rmdir of a file", e.rmdir(user, "m/d/f"), linuxerr.EROFS)
+	wantErrno(t, "rmdir of a dot", e.rmdir(e.ctx, "m/d/."), linuxerr.EINVAL)
+	wantErrno(t, "truncation of a directory", e.setStat(e.ctx, "m/d", truncate), linuxerr.EISDIR)
+	wantErrno(t, "truncation without permission", e.setStat(user, "m/d/f", truncate), linuxerr.EACCES)
+	wantErrno(t, "truncation", e.setStat(e.ctx, "m/d/f", truncate), linuxerr.EROFS)
+	wantErrno(t, "O_TRUNC without permission", open(user, "m/d/f", linux.O_WRONLY|linux.O_TRUNC), linuxerr.EROFS)
+	wantErrno(t, "writing without permission", open(user, "m/d/f", linux.O_WRONLY), linuxerr.EACCES)
+	wantErrno(t, "O_TRUNC of a directory", open(user, "m/d", linux.O_RDONLY|linux.O_TRUNC), linuxerr.EISDIR)
+}

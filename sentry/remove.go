@@ -55,6 +55,11 @@ func (fs *filesystem) rmdirAt(ctx context.Context, rp *vfs.ResolvingPath, gone *
 	case "..":
 		return linuxerr.ENOTEMPTY
 	}
+	mnt := rp.Mount()
+	if err := mnt.CheckBeginWrite(); err != nil {
+		return err
+	}
+	defer mnt.EndWrite()
 	parent.dir.opMu.Lock()
 	defer parent.dir.opMu.Unlock()
 	child, err := parent.childLocked(name)
@@ -67,11 +72,6 @@ func (fs *filesystem) rmdirAt(ctx context.Context, rp *vfs.ResolvingPath, gone *
 	if !child.isDir() {
 		return linuxerr.ENOTDIR
 	}
-	mnt := rp.Mount()
-	if err := mnt.CheckBeginWrite(); err != nil {
-		return err
-	}
-	defer mnt.EndWrite()
 	vfsObj := rp.VirtualFilesystem()
 	if err := prepareDelete(ctx, vfsObj, child); err != nil {
 		return err
@@ -118,6 +118,11 @@ func (fs *filesystem) unlinkAt(ctx context.Context, rp *vfs.ResolvingPath, gone 
 	if name == "." || name == ".." {
 		return linuxerr.EISDIR
 	}
+	mnt := rp.Mount()
+	if err := mnt.CheckBeginWrite(); err != nil {
+		return err
+	}
+	defer mnt.EndWrite()
 	parent.dir.opMu.Lock()
 	defer parent.dir.opMu.Unlock()
 	child, err := parent.childLocked(name)
@@ -136,11 +141,6 @@ func (fs *filesystem) unlinkAt(ctx context.Context, rp *vfs.ResolvingPath, gone 
 	if child.isDir() {
 		return linuxerr.EISDIR
 	}
-	mnt := rp.Mount()
-	if err := mnt.CheckBeginWrite(); err != nil {
-		return err
-	}
-	defer mnt.EndWrite()
 	vfsObj := rp.VirtualFilesystem()
 	if err := prepareDelete(ctx, vfsObj, child); err != nil {
 		return err
