@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -23,10 +24,13 @@ type Runtime struct {
 	Flags  []string // global flags, before the command
 	Env    []string
 
-	mu    sync.Mutex
-	count int
-	nets  int
+	mu   sync.Mutex
+	nets int
 }
+
+// containers counts the containers of this process. Their ids are like no others on
+// the machine, since SandboxPID looks at all processes.
+var containers atomic.Int64
 
 // NewRuntime makes a cell for binary in dir. Flags are given before each command.
 func NewRuntime(ctx context.Context, logf Logf, binary, dir string, flags ...string) (*Runtime, error) {
@@ -59,10 +63,7 @@ func (r *Runtime) Command(ctx context.Context, args ...string) (Result, error) {
 
 // Bundle writes the bundle and gives its directory and a container id of its own.
 func (r *Runtime) Bundle(spec *specs.Spec) (id, dir string, err error) {
-	r.mu.Lock()
-	r.count++
-	id = "c" + strconv.Itoa(r.count)
-	r.mu.Unlock()
+	id = fmt.Sprintf("c%d-%d", containers.Add(1), os.Getpid())
 	if spec.Linux != nil && spec.Linux.CgroupsPath == "" {
 		spec.Linux.CgroupsPath = r.Cell.Cgroup() + "/" + id
 	}
