@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"net"
 	"os"
 	"os/exec"
@@ -35,6 +36,7 @@ while :; do sleep 3600 & wait; done
 // Processes in it die with its first process, which dies with this program.
 type Cell struct {
 	dir    string // holds run and log, the cell's /run and /var/log
+	tag    string // differs from that of other cells on the machine
 	cgroup string // name below each cgroup v1 hierarchy for everything started here
 	pid    int    // first process, as the host numbers it
 
@@ -53,7 +55,11 @@ func NewCell(ctx context.Context, dir string) (*Cell, error) {
 			return nil, err
 		}
 	}
-	c := &Cell{dir: dir, exited: make(chan struct{}), cgroup: "runsc-fs-lab-" + filepath.Base(dir)}
+	// Several labs may run at once, and container ids and cgroups are the machine's.
+	hash := fnv.New32a()
+	hash.Write([]byte(dir))
+	tag := strconv.FormatUint(uint64(hash.Sum32()), 16)
+	c := &Cell{dir: dir, tag: tag, exited: make(chan struct{}), cgroup: "runsc-fs-lab-" + tag}
 	ready := filepath.Join(dir, "ready")
 	os.Remove(ready)
 	started := make(chan error, 1)
