@@ -26,6 +26,9 @@ type Config struct {
 	// DentryCacheEntries bounds the names kept in memory for each volume. 0
 	// means DefaultDentryCacheEntries.
 	DentryCacheEntries int
+	// NodeCacheBytes bounds the memory for metadata blocks of each volume. 0
+	// leaves it to blobfs.
+	NodeCacheBytes int64
 	// Logf receives one line per event worth knowing. nil means gVisor's log.
 	Logf func(format string, args ...any)
 }
@@ -228,6 +231,7 @@ func (v *volume) openLocked(opts *mountOptions) (*blobfs.FS, error) {
 	}
 	blob, err := blobfs.Mount(device, blobfs.MountOptions{
 		ReadOnly:       v.spec.ReadOnly,
+		NodeCacheBytes: v.config.NodeCacheBytes,
 		CommitInterval: opts.commitInterval,
 		StrictAtime:    opts.strictAtime,
 		Now:            opts.now,

@@ -61,9 +61,11 @@ func (o *Options) setDefaults() error {
 
 const (
 	// dirtySoft is the number of dirty nodes that calls for a checkpoint,
-	// dirtyHard the one at which transactions wait for it.
-	dirtySoft = 4096
-	dirtyHard = 8192
+	// dirtyHard the one at which transactions wait for it. With a small node
+	// cache both are smaller.
+	dirtySoft    = 4096
+	dirtyHard    = 8192
+	minDirtySoft = 512
 	// maxReplayDirty bounds the memory of a replay. Our own log stays below
 	// it: it goes back at most two generations.
 	maxReplayDirty = 4 * dirtyHard
@@ -137,9 +139,11 @@ func Open(dev nvme.BlockDevice, opts Options) (*Store, error) {
 	}
 	s := &Store{
 		dev: dev, opts: opts, volatileCache: dev.Geometry().VolatileWriteCache,
-		dirtySoft: dirtySoft, dirtyHard: dirtyHard, maxGroups: maxLoadedGroups,
+		maxGroups:   maxLoadedGroups,
 		maxResident: opts.NodeCacheBytes / format.BlockSizeBytes,
 	}
+	s.dirtySoft = int(min(dirtySoft, max(s.maxResident/2, minDirtySoft)))
+	s.dirtyHard = s.dirtySoft * (dirtyHard / dirtySoft)
 	s.tx.s, s.reader.s = s, s
 	s.tx.inTx = true
 	s.writer.s = s

@@ -50,8 +50,7 @@ func Setup(totalMemory uint64) error {
 	if !enabled() {
 		return nil
 	}
-	cfg := sentry.Config{ArenaBytes: arenaBytes(totalMemory), Logf: log.Infof}
-	if err := sentry.Setup(cfg); err != nil {
+	if err := sentry.Setup(memoryConfig(totalMemory)); err != nil {
 		return fmt.Errorf("blobfs: %w", err)
 	}
 	files := make([]*os.File, len(boot.fds))
@@ -62,18 +61,33 @@ func Setup(totalMemory uint64) error {
 	return addVolumes(boot.volumes.list, files)
 }
 
+// memoryConfig sizes what the sandbox keeps in memory for volumes, so that a
+// sandbox with little memory is not killed for what it only keeps for speed.
+// Names and inodes take about 1 KiB each, and garbage collection doubles that
+// and the node cache.
+func memoryConfig(totalMemory uint64) sentry.Config {
+	cfg := sentry.Config{ArenaBytes: arenaBytes(totalMemory), Logf: log.Infof}
+	if totalMemory != 0 {
+		cfg.DentryCacheEntries = int(min(max(totalMemory>>14, 4<<10), sentry.DefaultDentryCacheEntries))
+		cfg.NodeCacheBytes = int64(min(max(totalMemory>>5, 4<<20), 64<<20))
+	}
+	return cfg
+}
+
 // arenaBytes sizes the memory that holds the page cache and all device
-// buffers: an eighth of what the sandbox may use, within bounds. The memory is
-// taken as it is needed.
+// buffers: an eighth of what the sandbox may use, or a quarter if that is
+// little, within bounds. The memory is taken as it is needed.
 func arenaBytes(totalMemory uint64) int64 {
 	const (
-		least = 64 << 20
-		most  = 4 << 30
+		least  = 16 << 20
+		enough = 64 << 20
+		most   = 4 << 30
 	)
 	if totalMemory == 0 {
 		return sentry.DefaultArenaBytes
 	}
-	return int64(min(max(totalMemory/8, least), most)) &^ (1<<21 - 1)
+	share := max(totalMemory/8, min(totalMemory/4, enough))
+	return int64(min(max(share, least), most)) &^ (1<<21 - 1)
 }
 
 // addVolumes gives volumes and their files to package sentry. It owns files.

@@ -16,6 +16,7 @@ import (
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"runsc-fs/oci/registry"
+	"runsc-fs/sentry"
 )
 
 // useRegistry gives the package a registry with memory volumes of these names.
@@ -209,6 +210,27 @@ func (d *donor) DonateAndClose(flag string, files ...*os.File) { d.flag, d.files
 
 // TestBootFlags follows volumes from the command line that the host makes
 // through the sandbox's second execution of itself.
+func TestMemoryConfig(t *testing.T) {
+	const MiB = 1 << 20
+	for _, c := range []struct {
+		total        uint64
+		arena, nodes int64
+		names        int
+	}{
+		{0, sentry.DefaultArenaBytes, 0, 0},
+		{1, 16 * MiB, 4 * MiB, 4096},
+		{128 * MiB, 32 * MiB, 4 * MiB, 8192},
+		{512 * MiB, 64 * MiB, 16 * MiB, 32768},
+		{4096 * MiB, 512 * MiB, 64 * MiB, sentry.DefaultDentryCacheEntries},
+		{1 << 62, 4096 * MiB, 64 * MiB, sentry.DefaultDentryCacheEntries},
+	} {
+		got := memoryConfig(c.total)
+		if got.ArenaBytes != c.arena || got.NodeCacheBytes != c.nodes || got.DentryCacheEntries != c.names {
+			t.Errorf("with %d bytes: arena %d, nodes %d, names %d", c.total, got.ArenaBytes, got.NodeCacheBytes, got.DentryCacheEntries)
+		}
+	}
+}
+
 func TestCheckSavable(t *testing.T) {
 	spec := &specs.Spec{Mounts: []specs.Mount{{Type: "tmpfs", Source: "tmpfs", Destination: "/tmp"}}}
 	if err := CheckSavable("c", spec); err != nil {
