@@ -223,6 +223,17 @@ func TestTortureExtreme(t *testing.T) {
 	}
 }
 
+// TestTortureMany makes many files in a sandbox with little memory, which must not be
+// killed for what it remembers of them.
+func TestTortureMany(t *testing.T) {
+	program := tortureProgram(t)
+	b := torture(program, newVolume(t, "--size=512M"), "many", "/data")
+	b.MemoryBytes = 160 << 20
+	if out := run(t, b); !strings.Contains(out, "done") {
+		t.Error(out)
+	}
+}
+
 // TestTortureCoherent has mappings, reads, writes and changes of size meet.
 func TestTortureCoherent(t *testing.T) {
 	program := tortureProgram(t)

@@ -7,6 +7,7 @@
 //	torture full DIR              every operation on a full volume
 //	torture extreme DIR           deep, long, huge and many
 //	torture pressure DIR          more mapped than fits in the cache
+//	torture many DIR              more files than fit in memory
 //	torture coherent DIR          mappings, reads, writes and sizes, step by step
 //
 // A command that finds something wrong says so in lines that begin with LOST or
@@ -37,6 +38,8 @@ func main() {
 		full(dir)
 	case "extreme":
 		extreme(dir)
+	case "many":
+		many(dir)
 	case "coherent":
 		coherent(dir)
 	case "pressure":

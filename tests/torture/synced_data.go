@@ -154,7 +154,11 @@ func (s *slots) verify(dir string, acked int64) (int64, error) {
 			}
 			break
 		}
-		r, err := checkCells(b[from:from+s.size()], id, int64(from))
+		check := checkCells
+		if next, _, _ := s.slot(acked + 1); next == int64(k) {
+			check = checkTorn
+		}
+		r, err := check(b[from:from+s.size()], id, int64(from))
 		if err != nil {
 			return 0, fmt.Errorf("%s, slot %d: %w", path, k, err)
 		}
@@ -252,7 +256,7 @@ func (*loose) verify(dir string, acked int64) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if _, err := checkCells(b, fileID(path), 0); err != nil {
+		if _, err := checkTorn(b, fileID(path), 0); err != nil {
 			return 0, fmt.Errorf("%s shows what is not its own: %w", path, err)
 		}
 	}
