@@ -3,6 +3,7 @@ package blobfs
 import (
 	"bytes"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"runsc-fs/nvme"
@@ -22,7 +23,7 @@ type env struct {
 func (e *env) testOptions() MountOptions {
 	return MountOptions{
 		CacheBytes: 8 << 20, CommitInterval: -1,
-		Now:  func() int64 { e.now += 1000; return e.now },
+		Now:  func() int64 { return atomic.AddInt64(&e.now, 1000) },
 		Logf: e.t.Logf,
 	}
 }
