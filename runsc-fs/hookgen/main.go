@@ -107,25 +107,48 @@ type module struct {
 	Version string
 	Dir     string
 	Replace *module
+	Error   string
 }
 
+// findModule tells where gVisor's source lies. A fresh machine has it nowhere
+// yet: it is downloaded then, as any build would do.
 func findModule(root string) (module, error) {
-	cmd := exec.Command("go", "list", "-m", "-json", gvisorModule)
-	cmd.Dir = root
-	cmd.Stderr = os.Stderr
-	text, err := cmd.Output()
+	m, err := askGo(root, "list", "-m", "-json", gvisorModule)
 	if err != nil {
-		return module{}, fmt.Errorf("go list -m %s: %w", gvisorModule, err)
-	}
-	var m module
-	if err := json.Unmarshal(text, &m); err != nil {
-		return module{}, fmt.Errorf("go list -m %s: %w", gvisorModule, err)
+		return module{}, err
 	}
 	if m.Replace != nil {
 		m.Dir = m.Replace.Dir
 	}
+	if m.Dir != "" {
+		return m, nil
+	}
+	version := m.Version
+	m, err = askGo(root, "mod", "download", "-json", gvisorModule)
+	if err != nil {
+		return module{}, err
+	}
 	if m.Dir == "" {
-		return module{}, fmt.Errorf("%s %s is not in the module cache; run 'go mod download %s'", gvisorModule, m.Version, gvisorModule)
+		return module{}, fmt.Errorf("%s %s could not be downloaded: run 'go mod download %s' to see why", gvisorModule, version, gvisorModule)
+	}
+	return m, nil
+}
+
+// askGo runs a command of the Go tool that describes one module.
+func askGo(root string, args ...string) (module, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Dir = root
+	cmd.Stderr = os.Stderr
+	text, err := cmd.Output()
+	var m module
+	if jsonErr := json.Unmarshal(text, &m); jsonErr != nil && err == nil {
+		err = jsonErr
+	}
+	if m.Error != "" {
+		err = errors.New(m.Error)
+	}
+	if err != nil {
+		return module{}, fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}
 	return m, nil
 }
