@@ -25,12 +25,18 @@ const (
 	// ExtentUnwritten marks allocated blocks that read as zeroes: what the
 	// blocks hold is not the file's.
 	ExtentUnwritten uint32 = 1 << 0
+	// ExtentShared marks blocks that other extents may hold, too: how many do
+	// is in the refcount items. Such blocks are never overwritten in place.
+	ExtentShared uint32 = 1 << 1
 
-	extentFlags = ExtentUnwritten
+	extentFlags = ExtentUnwritten | ExtentShared
 )
 
 // Unwritten reports whether the extent reads as zeroes.
 func (e ExtentItem) Unwritten() bool { return e.Flags&ExtentUnwritten != 0 }
+
+// Shared reports whether other extents may hold the blocks, too.
+func (e ExtentItem) Shared() bool { return e.Flags&ExtentShared != 0 }
 
 // Run returns the blocks of the extent.
 func (e ExtentItem) Run() Run { return Run{e.Start, uint64(e.Blocks)} }
@@ -60,6 +66,8 @@ func DecodeExtentItem(key Key, v []byte, volumeBlocks uint64) (ExtentItem, error
 		return e, Corruptf("extent %v: empty", key)
 	case e.Flags&^extentFlags != 0:
 		return e, Corruptf("extent %v: unknown flags %#x", key, e.Flags)
+	case e.Flags&extentFlags == extentFlags:
+		return e, Corruptf("extent %v: shared and unwritten", key)
 	case key.Offset+uint64(e.Blocks) < key.Offset:
 		return e, Corruptf("extent %v: %d blocks run past the end of any file", key, e.Blocks)
 	}

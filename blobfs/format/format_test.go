@@ -219,7 +219,7 @@ func TestSuperblock(t *testing.T) {
 		change func(s *Superblock)
 		want   error
 	}{
-		"incompat":    {func(s *Superblock) { s.Incompat = 1 << 5 }, ErrFeature},
+		"incompat":    {func(s *Superblock) { s.Incompat = 1 << 45 }, ErrFeature},
 		"volume size": {func(s *Superblock) { s.VolumeBlocks = 100001 }, ErrCorrupt},
 		"tiny":        {func(s *Superblock) { s.VolumeBlocks = 100 }, ErrCorrupt},
 		"root":        {func(s *Superblock) { s.Root.Addr = 100000 }, ErrCorrupt},
@@ -263,7 +263,7 @@ func TestBestSuperblock(t *testing.T) {
 	torn := encode(0, func(s *Superblock) { s.Generation = 99 })
 	torn[1000] = 1
 	old, now := encode(1, func(s *Superblock) {}), encode(2, func(s *Superblock) { s.Generation = 78 })
-	newer := encode(3, func(s *Superblock) { s.Incompat = 2 })
+	newer := encode(3, func(s *Superblock) { s.Incompat = 1 << 45 })
 	for name, c := range map[string]struct {
 		slots [SuperblockSlots][]byte
 		slot  int
@@ -454,12 +454,20 @@ func TestGroupsAndRuns(t *testing.T) {
 		t.Errorf("extent: %+v, %v", got, err)
 	}
 	for _, bad := range []ExtentItem{
-		{Start: 99995, Blocks: 10}, {Start: 0, Blocks: 1}, {Start: 5, Blocks: 0}, {Start: 1<<48 | 5, Blocks: 1}, {Start: 5, Blocks: 1, Flags: 2},
+		{Start: 99995, Blocks: 10}, {Start: 0, Blocks: 1}, {Start: 5, Blocks: 0}, {Start: 1<<48 | 5, Blocks: 1}, {Start: 5, Blocks: 1, Flags: 4},
+		{Start: 5, Blocks: 1, Flags: ExtentShared | ExtentUnwritten},
 	} {
 		if _, err := DecodeExtentItem(k, bad.Append(nil), 100000); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("extent %+v: %v", bad, err)
 		}
 	}
+	if e.Flags = ExtentShared; !e.Shared() || e.Unwritten() {
+		t.Errorf("extent %+v is not shared", e)
+	}
+	if _, err := DecodeExtentItem(k, e.Append(nil), 100000); err != nil {
+		t.Errorf("shared extent: %v", err)
+	}
+	testRefcountItem(t)
 	u, err := ParseUUID(testUUID.String())
 	if err != nil || u != testUUID {
 		t.Errorf("UUID %v: %v, %v", testUUID, u, err)
@@ -467,6 +475,27 @@ func TestGroupsAndRuns(t *testing.T) {
 	for _, bad := range []string{"", "aa010000-0000-0000-0000-0000000000fg", "aa0100000000-0000-0000-0000-0000000000f"} {
 		if _, err := ParseUUID(bad); err == nil {
 			t.Errorf("%q was taken for a UUID", bad)
+		}
+	}
+}
+
+func testRefcountItem(t *testing.T) {
+	t.Helper()
+	const blocks = 100000
+	r := RefcountItem{Blocks: 10, Owners: 3}
+	k := RefcountKey(40000)
+	if got, err := DecodeRefcountItem(k, r.Append(nil), blocks); err != nil || got != r {
+		t.Errorf("refcount item: %+v, %v", got, err)
+	}
+	reserved := r.Append(nil)
+	reserved[5] = 1
+	for name, bad := range map[string][]byte{
+		"empty": RefcountItem{Owners: 2}.Append(nil), "one owner": RefcountItem{Blocks: 1, Owners: 1}.Append(nil),
+		"too many owners": RefcountItem{Blocks: 1, Owners: 1 << 63}.Append(nil), "too long": RefcountItem{Blocks: 60001, Owners: 2}.Append(nil),
+		"reserved bytes": reserved, "short": reserved[:15],
+	} {
+		if _, err := DecodeRefcountItem(k, bad, blocks); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: error %v", name, err)
 		}
 	}
 }

@@ -32,8 +32,12 @@ const (
 const (
 	KnownCompat         uint64 = 0
 	KnownReadOnlyCompat uint64 = 0
-	KnownIncompat       uint64 = 0
+	KnownIncompat              = IncompatReflink
 )
+
+// IncompatReflink says that there may be blocks with several owners: extents
+// with ExtentShared, and refcount items. It is set before the first of them.
+const IncompatReflink uint64 = 1 << 0
 
 // Superblock names the published tree and all that is needed to open it.
 //

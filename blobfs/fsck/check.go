@@ -55,6 +55,10 @@ type checker struct {
 	dirs       []dirState // in order of their numbers
 	win        window
 	queries    []ownerQuery
+	refcounts  refcountWalk
+	// unannounced says that shared blocks have been met that the superblock
+	// does not announce.
+	unannounced bool
 }
 
 // Check checks the volume on dev and never writes to it. Defects are findings

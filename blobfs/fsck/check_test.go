@@ -150,7 +150,7 @@ func TestNotAVolume(t *testing.T) {
 				im.patch(format.SuperblockAddr(slot), 40, 2)
 			}
 		}, format.ErrVersion},
-		"feature": {func(im *image) { im.patch(format.SuperblockAddr(2), 64, 1) }, format.ErrFeature},
+		"feature": {func(im *image) { im.patch(format.SuperblockAddr(2), 64+7, 1) }, format.ErrFeature},
 	} {
 		im := sample().build(5)
 		tc.damage(im)

@@ -97,5 +97,8 @@ const (
 	CodeBlockTwice    Code = "block-twice"    // several owners
 	CodeBlockUnmarked Code = "block-unmarked" // has an owner and is marked free
 	CodeBlockLeaked   Code = "block-leaked"   // marked in use without an owner
+	CodeRefcountItem  Code = "refcount-item"  // invalid
+	CodeRefcountWrong Code = "refcount-wrong" // another number of owners than there are
+	CodeSharedFeature Code = "shared-feature" // shared blocks that the superblock does not announce
 	CodeIncomplete    Code = "incomplete"     // checks left out because metadata is unreadable
 )

@@ -2,6 +2,7 @@ package fsck
 
 import (
 	"bytes"
+	"fmt"
 
 	"runsc-fs/blobfs/format"
 )
@@ -68,8 +69,12 @@ func (o *object) extentItem(it *items) {
 		o.found(Error, CodeExtentBounds, "its extent at file block %d: %s", k.Offset, text)
 		return
 	}
-	c.rep.Counters.DataBlocks += uint64(e.Blocks)
-	c.win.own(c, e.Run())
+	if e.Shared() {
+		c.checkSharing(fmt.Sprintf("inode %d", o.ino))
+	} else {
+		c.rep.Counters.DataBlocks += uint64(e.Blocks)
+	}
+	c.holdExtent(&e)
 	if !o.good {
 		return
 	}

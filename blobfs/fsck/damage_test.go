@@ -17,7 +17,7 @@ type damage struct {
 }
 
 func TestDamage(t *testing.T) {
-	for _, group := range [][]damage{superblockDamage, treeDamage, logDamage, inodeDamage, xattrDamage, extentDamage, directoryDamage, spaceDamage} {
+	for _, group := range [][]damage{superblockDamage, treeDamage, logDamage, inodeDamage, xattrDamage, extentDamage, directoryDamage, spaceDamage, sharedDamage} {
 		for _, d := range group {
 			t.Run(d.name, func(t *testing.T) {
 				im := sample()

@@ -186,6 +186,12 @@ func (d *dumper) item(k format.Key, v []byte) {
 			d.printf("blocks %v to %v, flags %#x, birth %d\n", e.Start, e.Run().End()-1, e.Flags, e.Birth)
 			return
 		}
+	case format.KindRefcount:
+		if r, err := format.DecodeRefcountItem(k, v, blocks); err == nil {
+			run := format.Run{Start: format.Addr(k.Offset), Blocks: uint64(r.Blocks)}
+			d.printf("%s have %d owners\n", blocksName(run), r.Owners)
+			return
+		}
 	case format.KindOrphan:
 		if o, err := format.DecodeOrphan(v); err == nil {
 			d.printf("orphan of kind %d\n", o.Kind)

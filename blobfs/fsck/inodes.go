@@ -104,7 +104,9 @@ func (c *checker) checkItems() {
 func (c *checker) checkVolumeItem(it *items) {
 	switch it.key.Kind {
 	case format.KindOrphan, format.KindGroup:
-	case format.KindRefcount, format.KindSnapshot, format.KindQuota:
+	case format.KindRefcount:
+		c.refcounts.item(c, it)
+	case format.KindSnapshot, format.KindQuota:
 		c.found(Error, CodeReserved, "item "+it.key.String(), "no volume of format version %d has items of kind %v", format.Version, it.key.Kind)
 	default:
 		c.found(Error, CodeItemKey, "item "+it.key.String(), "cannot belong to the volume as a whole")

@@ -73,7 +73,8 @@ type Counters struct {
 	Xattrs          uint64            `json:"xattrs"`
 	Orphans         uint64            `json:"orphans"` // inodes that a mount cleans up
 	Extents         uint64            `json:"extents"`
-	DataBlocks      uint64            `json:"dataBlocks"`    // blocks of files
+	DataBlocks      uint64            `json:"dataBlocks"`    // blocks of files, shared ones once
+	SharedBlocks    uint64            `json:"sharedBlocks"`  // of them with several owners
 	UsedBlocks      uint64            `json:"usedBlocks"`    // by the bitmaps, log included
 	FreeBlocks      uint64            `json:"freeBlocks"`    // likewise
 	LeakedBlocks    uint64            `json:"leakedBlocks"`  // in use by nothing
@@ -161,7 +162,8 @@ func (r *Report) WriteText(w io.Writer) error {
 		c.Nodes, c.TreeLevels, c.LogRecords, c.LogTransactions, c.LogOperations)
 	p.printf("%d inodes: %d files, %d directories with %d entries, %d symbolic links, %d special files, %d orphans; %d extended attributes\n",
 		c.Inodes, c.Files, c.Directories, c.Entries, c.Symlinks, c.Special, c.Orphans, c.Xattrs)
-	p.printf("%d of %d blocks in use, %d of them by files in %d extents\n", c.UsedBlocks, r.VolumeBlocks, c.DataBlocks, c.Extents)
+	p.printf("%d of %d blocks in use, %d of them by files in %d extents, %d blocks shared\n",
+		c.UsedBlocks, r.VolumeBlocks, c.DataBlocks, c.Extents, c.SharedBlocks)
 	if c.UnknownGroups > 0 {
 		p.printf("the use of blocks in %d groups is unknown\n", c.UnknownGroups)
 	}

@@ -100,6 +100,7 @@ type window struct {
 	first, end uint64          // groups
 	owned      []*bitmap       // nil: none has
 	others     map[uint64]bool // first groups of other windows that owned blocks lie in
+	edges      []edge          // of shared blocks
 }
 
 func (w *window) init(first uint64, groups int, volumeBlocks uint64) {
@@ -111,6 +112,7 @@ func (w *window) init(first uint64, groups int, volumeBlocks uint64) {
 	}
 	w.owned = w.owned[:n]
 	clear(w.owned)
+	w.edges = w.edges[:0]
 }
 
 // eachGroup calls fn for the part of r in each group of the window. r does not
@@ -130,21 +132,28 @@ func (w *window) eachGroup(r format.Run, fn func(g uint64, i, n int)) {
 // own notes that the blocks of r, which are not fixed, have an owner, and
 // reports those that had one before.
 func (w *window) own(c *checker, r format.Run) {
-	if size := uint64(c.opts.WindowGroups); w.first == 0 {
-		for _, a := range [2]format.Addr{r.Start, r.End() - 1} {
-			g, _ := format.GroupOf(a)
-			w.others[g-g%size] = true
-		}
-	}
+	w.noteOthers(c, r)
 	w.eachGroup(r, func(g uint64, i, n int) {
 		b := &w.owned[g-w.first]
 		if *b == nil {
 			*b = new(bitmap)
 		}
 		(*b).set(i, n, true, func(i, n int) {
-			c.foundBlocks(CodeBlockTwice, format.Run{Start: format.GroupStart(g) + format.Addr(i), Blocks: uint64(n)}, "have several owners: data written by one overwrites the others'")
+			c.foundBlocks(Error, CodeBlockTwice, format.Run{Start: format.GroupStart(g) + format.Addr(i), Blocks: uint64(n)}, "have several owners: data written by one overwrites the others'")
 		})
 	})
+}
+
+// noteOthers notes, in the first window, which ones r lies in.
+func (w *window) noteOthers(c *checker, r format.Run) {
+	if w.first > 0 {
+		return
+	}
+	size := uint64(c.opts.WindowGroups)
+	for _, a := range [2]format.Addr{r.Start, r.End() - 1} {
+		g, _ := format.GroupOf(a)
+		w.others[g-g%size] = true
+	}
 }
 
 func blocksName(r format.Run) string {
@@ -155,8 +164,8 @@ func blocksName(r format.Run) string {
 }
 
 // foundBlocks reports blocks whose owners are to be looked up.
-func (c *checker) foundBlocks(code Code, r format.Run, text string) {
-	if i := c.found(Error, code, blocksName(r), "%s", text); i >= 0 {
+func (c *checker) foundBlocks(s Severity, code Code, r format.Run, text string) {
+	if i := c.found(s, code, blocksName(r), "%s", text); i >= 0 {
 		c.queries = append(c.queries, ownerQuery{run: r, finding: i})
 	}
 }
@@ -170,7 +179,7 @@ func (c *checker) checkSpace() {
 			c.win.init(first, c.opts.WindowGroups, c.sb.VolumeBlocks)
 		}
 		if first > 0 && c.win.others[first] {
-			c.eachExtent(func(_ format.Key, e *format.ExtentItem) { c.win.own(c, e.Run()) })
+			c.eachExtent(func(_ format.Key, e *format.ExtentItem) { c.holdExtent(e) })
 		}
 		if first == 0 || c.win.others[first] {
 			c.eachNode(func(a format.Addr) {
@@ -179,6 +188,7 @@ func (c *checker) checkSpace() {
 				}
 			})
 		}
+		c.checkShared()
 		c.checkWindow()
 	}
 }
@@ -380,7 +390,7 @@ func (c *checker) compareGroup(g uint64, used, owned *bitmap) {
 		return format.Run{Start: format.GroupStart(g) + format.Addr(i), Blocks: uint64(n)}
 	}
 	unmarked.runs(size, func(i, n int) {
-		c.foundBlocks(CodeBlockUnmarked, run(i, n), "marked free although in use: they may be given to another owner and overwritten")
+		c.foundBlocks(Error, CodeBlockUnmarked, run(i, n), "marked free although in use: they may be given to another owner and overwritten")
 	})
 	if len(c.damage) > 0 {
 		return // the owners may be unreadable
