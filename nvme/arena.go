@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"os"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -48,6 +49,8 @@ type Arena struct {
 	fileOffset int64
 	mem        []byte
 	base       uintptr
+
+	pinned atomic.Bool // no page may be exchanged for another one
 
 	mu sync.Mutex
 	// Free pages as a bitmap (bit set: free) with summary levels above it: a
@@ -164,6 +167,11 @@ func (a *Arena) FreePages() int {
 	return a.freePages
 }
 
+// Pin makes all pages stay the ones that they are, for devices that reach them by
+// physical addresses: Free gives none back to the host any more, which would
+// leave the device with the old page and everybody else with a new one.
+func (a *Arena) Pin() { a.pinned.Store(true) }
+
 // Offset tells where b begins, as an offset in the mapping, and in FD from
 // FileOffset. It reports false unless all of b lies in the arena.
 func (a *Arena) Offset(b []byte) (off int64, ok bool) {
@@ -199,7 +207,7 @@ func (a *Arena) Alloc(pages int) ([]byte, error) {
 
 // Free takes pages back: a slice that Alloc returned, or a part of one that
 // begins and ends at a page boundary. The memory of long runs returns to the
-// host. Freeing what is not allocated is a bug of the caller and panics.
+// host, unless Pin was called. Freeing what is not allocated is a bug of the caller and panics.
 func (a *Arena) Free(b []byte) {
 	if len(b) == 0 {
 		return
@@ -209,7 +217,7 @@ func (a *Arena) Free(b []byte) {
 		panic(fmt.Sprintf("nvme: Free of %d bytes at offset %d (inside the arena: %v), which are no pages of it", len(b), off, ok))
 	}
 	first, pages := int(off/PageSizeBytes), len(b)/PageSizeBytes
-	if pages >= punchPages {
+	if pages >= punchPages && !a.pinned.Load() {
 		// Failure keeps the memory resident, nothing else.
 		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, a.fileOffset+off, int64(len(b)))
 	}

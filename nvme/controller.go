@@ -65,6 +65,10 @@ type Controller struct {
 	admin *queuePair
 	io    []*queuePair // set up by Open, not changed afterwards
 
+	interrupts InterruptWaiter // nil: waiting is sleeping
+	vectors    int
+	missed     atomic.Int32 // interrupts in a row that did not come
+
 	epoch  atomic.Uint64 // number of resets; written with all queues locked
 	events eventQueue
 
@@ -84,6 +88,11 @@ func Open(t Transport, opts Options) (*Controller, error) {
 		return nil, err
 	}
 	c := &Controller{t: t, arena: t.Arena(), dmaBase: t.DMABase(), opts: opts, start: time.Now(), namespaces: map[*Namespace]struct{}{}}
+	if w, ok := t.(InterruptWaiter); ok {
+		if c.vectors = min(w.Vectors(), math.MaxUint16); c.vectors > 0 {
+			c.interrupts = w
+		}
+	}
 	c.events.timer = time.AfterFunc(math.MaxInt64, c.PollEvents)
 	if err := c.open(); err != nil {
 		c.stopEvents()
@@ -273,8 +282,8 @@ func (c *Controller) createQueues(n int) error {
 		q.setShadow(c.shadow)
 		cq := spec.SubmissionEntry{CDW0: spec.AdminCreateIOCQ, PRP1: q.cqAddr,
 			CDW10: uint32(cqEntries-1)<<16 | uint32(id), CDW11: spec.CDW11QueuePC}
-		if _, ok := c.t.(InterruptWaiter); ok {
-			cq.CDW11 |= uint32(id)<<16 | spec.CDW11CQIEN
+		if c.interrupts != nil {
+			cq.CDW11 |= uint32(c.vector(id))<<16 | spec.CDW11CQIEN
 		}
 		sq := spec.SubmissionEntry{CDW0: spec.AdminCreateIOSQ, PRP1: q.sqAddr,
 			CDW10: uint32(sqEntries-1)<<16 | uint32(id), CDW11: uint32(id)<<16 | spec.CDW11QueuePC}

@@ -5,9 +5,10 @@
 // A Transport reaches a controller's registers. Open initialises it and gives a
 // Controller, whose Namespace method gives a BlockDevice; OpenNamespace does
 // both. Data lies in an Arena, the only memory a controller can reach. Package
-// soft has a controller in software, package nvmetest the conformance suite of
-// transports and devices, package qtest a transport to the controller of QEMU
-// for tests, package crashdev a disk for power-cut tests.
+// soft has a controller in software, package pcie a transport to real ones,
+// package nvmetest the conformance suite of transports and devices, package
+// qtest a transport to the controller of QEMU for tests, package crashdev a disk
+// for power-cut tests.
 //
 // A BlockDevice does what a store needs. Namespace has Compare, Verify and Copy
 // besides, Controller the health, error and firmware logs, where the controller
@@ -18,8 +19,8 @@
 // Do takes a queue pair that nobody uses, or shares one when all are taken. It
 // turns its requests into commands, rings the doorbell once, and polls for the
 // completions in the caller's thread: it spins for a time that follows the
-// measured latency, at most 20 µs, then yields to other goroutines, then sleeps
-// up to 1 ms at a time or waits for an interrupt. Who shares a queue finds the
+// measured latency, at most 20 µs, then yields to other goroutines, then waits
+// for an interrupt or, without one, sleeps up to 1 ms at a time. Who shares a queue finds the
 // others' completions, too.
 //
 // # Events

@@ -288,15 +288,24 @@ func (q *queuePair) reapLocked() int {
 		q.acceptLocked(dw0, dw2, dw3)
 	}
 	if q.cqOwed >= q.cqLazy {
-		q.cqOwed = 0
-		old := q.cqRung
-		q.cqRung = q.cqHead
-		q.ringCQ(old, q.cqHead)
+		q.settleLocked()
 	}
 	if n > 0 {
 		q.ringLocked() // for commands that are tried again
 	}
 	return n
+}
+
+// settleLocked reports the completions that were consumed. A controller raises
+// no interrupt for further ones before that.
+func (q *queuePair) settleLocked() {
+	if q.cqOwed == 0 {
+		return
+	}
+	q.cqOwed = 0
+	old := q.cqRung
+	q.cqRung = q.cqHead
+	q.ringCQ(old, q.cqHead)
 }
 
 // acceptLocked checks one completion and finishes its command.

@@ -10,19 +10,26 @@ import (
 )
 
 // Stages of waiting for completions: spin, then yield the processor to other
-// goroutines, then sleep longer and longer.
+// goroutines, then wait for an interrupt, or sleep longer and longer where there
+// are none. Who usually gets that far with interrupts does not yield before.
 const (
 	maxSpin  = 20 * time.Microsecond
 	minSpin  = 1 * time.Microsecond
 	maxYield = 200 * time.Microsecond
 	minSleep = 20 * time.Microsecond
 	maxSleep = 1 * time.Millisecond
+
+	// maxInterruptWait bounds what a lost interrupt costs; after maxMissed of
+	// them in a row the driver trusts none any more.
+	maxInterruptWait = 20 * time.Millisecond
+	maxMissed        = 8
 )
 
 // waiter is the progress of one wait.
 type waiter struct {
-	began int64 // 0: the wait has not begun
-	sleep time.Duration
+	began    int64 // 0: the wait has not begun
+	sleep    time.Duration
+	timedOut bool // the last wait for an interrupt ended without one
 }
 
 // driveLocked sends all of b and returns when it is done. The caller holds
@@ -32,6 +39,12 @@ func (q *queuePair) driveLocked(b *batch) {
 	for {
 		n := q.submitLocked(b)
 		n += q.reapLocked()
+		if w.timedOut {
+			w.timedOut = false
+			if n > 0 {
+				q.c.missInterrupt()
+			}
+		}
 		if b.finished() {
 			break
 		}
@@ -61,11 +74,12 @@ func (q *queuePair) waitLocked(b *batch, w *waiter) {
 	if l := time.Duration(q.latencyNs); l < maxSpin {
 		spin = min(max(2*l, minSpin), maxSpin)
 	}
+	interrupts := q.c.trustsInterrupts()
 	switch {
 	case waited < spin:
 		q.mu.Unlock()
 		q.mu.Lock()
-	case waited < maxYield:
+	case waited < maxYield && !(interrupts && time.Duration(q.latencyNs) > maxYield):
 		q.mu.Unlock()
 		runtime.Gosched()
 		q.mu.Lock()
@@ -73,6 +87,8 @@ func (q *queuePair) waitLocked(b *batch, w *waiter) {
 		epoch := q.c.epoch.Load()
 		late := q.expireLocked(b, now, q.c.opts.CommandTimeout)
 		q.insistLocked()
+		q.settleLocked()
+		alone := len(q.active) == 1 // otherwise another one may find the completion, and the interrupt
 		q.mu.Unlock()
 		if late {
 			q.c.abortExpired(q, b, epoch)
@@ -80,7 +96,14 @@ func (q *queuePair) waitLocked(b *batch, w *waiter) {
 			q.c.reset(epoch, err)
 		} else {
 			w.sleep = min(max(2*w.sleep, minSleep), maxSleep)
-			q.c.pause(q.id, w.sleep)
+			switch {
+			case !interrupts:
+				time.Sleep(w.sleep)
+			case alone:
+				w.timedOut = !q.c.waitInterrupt(q.id, maxInterruptWait)
+			default:
+				q.c.waitInterrupt(q.id, w.sleep)
+			}
 		}
 		q.mu.Lock()
 	}
@@ -288,11 +311,31 @@ func (q *queuePair) waitIdle(ns *Namespace) {
 	}
 }
 
-// pause sleeps, or waits for the interrupt of a queue.
-func (c *Controller) pause(queue uint16, d time.Duration) {
-	if w, ok := c.t.(InterruptWaiter); ok {
-		w.WaitInterrupt(queue, d)
-		return
+// vector is the interrupt vector of a queue.
+func (c *Controller) vector(queue uint16) uint16 {
+	if queue == 0 || c.vectors == 1 {
+		return 0
 	}
-	time.Sleep(d)
+	return 1 + (queue-1)%uint16(c.vectors-1)
+}
+
+// trustsInterrupts tells whether waiting for an interrupt makes sense.
+func (c *Controller) trustsInterrupts() bool {
+	return c.interrupts != nil && c.missed.Load() < maxMissed
+}
+
+// waitInterrupt waits for the interrupt of a queue.
+func (c *Controller) waitInterrupt(queue uint16, d time.Duration) bool {
+	came := c.interrupts.WaitInterrupt(c.vector(queue), d)
+	if came && c.missed.Load() != 0 {
+		c.missed.Store(0)
+	}
+	return came
+}
+
+// missInterrupt counts a completion that came without its interrupt.
+func (c *Controller) missInterrupt() {
+	if c.missed.Add(1) == maxMissed {
+		c.opts.Logf("nvme: interrupts do not arrive; polling instead")
+	}
 }

@@ -29,10 +29,13 @@ type Transport interface {
 	Close() error
 }
 
-// InterruptWaiter is a Transport that can wait for an interrupt. Without it
-// the driver sleeps and polls.
+// InterruptWaiter is a Transport that can wait for interrupts. Without it, or
+// without vectors, the driver sleeps and polls.
 type InterruptWaiter interface {
-	// WaitInterrupt returns when vector's interrupt was raised since the last
-	// call, or when timeout has passed. Being early is harmless.
-	WaitInterrupt(vector uint16, timeout time.Duration)
+	// Vectors is how many interrupt vectors there are. Number 0 belongs to the
+	// admin queue; I/O queues share what there is.
+	Vectors() int
+	// WaitInterrupt returns true when an interrupt of the vector has come since
+	// the last call, and false when timeout has passed. Being early is harmless.
+	WaitInterrupt(vector uint16, timeout time.Duration) bool
 }

@@ -145,31 +145,122 @@ func TestControllerThatIgnoresDisable(t *testing.T) {
 // interrupting is a transport whose completions come with an interrupt.
 type interrupting struct {
 	*soft.Controller
-	waits chan struct{}
+	vectors int
+	waits   chan uint16   // vectors that are waited for
+	raised  chan struct{} // nil: interrupts do not arrive
 }
 
-func (d *interrupting) WaitInterrupt(vector uint16, timeout time.Duration) {
-	if vector == 0 || timeout <= 0 {
-		panic("wait for an interrupt that no I/O queue has")
+func (d *interrupting) Vectors() int { return d.vectors }
+
+func (d *interrupting) WaitInterrupt(vector uint16, timeout time.Duration) bool {
+	if timeout <= 0 {
+		panic("wait without end")
 	}
 	select {
-	case d.waits <- struct{}{}:
+	case d.waits <- vector:
 	default:
 	}
-	time.Sleep(timeout)
+	select {
+	case <-d.raised:
+		return true
+	case <-time.After(timeout):
+		return false
+	}
+}
+
+// queueSpy tells which queue the first command is sent to.
+type queueSpy struct {
+	soft.Injector
+	first chan uint16
+}
+
+func (s *queueSpy) Inject(c soft.CommandInfo) soft.Action {
+	select {
+	case s.first <- c.QueueID:
+	default:
+	}
+	return s.Injector.Inject(c)
 }
 
 func TestWaitingForInterrupts(t *testing.T) {
-	d := &interrupting{Controller: newTroubled(t).Controller, waits: make(chan struct{}, 1)}
-	ns, page := open(t, d)
+	for vectors, wantOf := range map[int]func(queue uint16) uint16{
+		1: func(uint16) uint16 { return 0 },
+		2: func(uint16) uint16 { return 1 },
+		4: func(q uint16) uint16 { return 1 + (q-1)%3 },
+	} {
+		d := &interrupting{Controller: newTroubled(t).Controller, vectors: vectors, waits: make(chan uint16, 1), raised: make(chan struct{})}
+		ns, page := open(t, d)
+		queue := make(chan uint16, 1)
+		d.SetInjector(&queueSpy{soft.NewRules(soft.Rule{Opcode: spec.CmdRead, Count: 1, Action: soft.Action{Hold: true}}), queue})
+		go func() {
+			v := <-d.waits
+			if want := wantOf(<-queue); v != want {
+				t.Errorf("of %d vectors %d is waited for, not %d", vectors, v, want)
+			}
+			d.Release()
+			d.raised <- struct{}{}
+		}()
+		if err := ns.Do([]nvme.Request{{Op: nvme.OpRead, Vec: [][]byte{page}}}); err != nil {
+			t.Errorf("read: %v", err)
+		}
+		ns.Close()
+	}
+}
+
+// silent is a transport that has interrupts, none of which arrives: a command
+// that is held back completes while its interrupt is waited for.
+type silent struct {
+	*soft.Controller
+	waits atomic.Int32
+}
+
+func (d *silent) Vectors() int { return 2 }
+
+func (d *silent) WaitInterrupt(uint16, time.Duration) bool {
+	d.waits.Add(1)
+	d.Release()
+	return false
+}
+
+// TestInterruptsThatDoNotArrive: the driver finds completions nevertheless, and
+// stops to wait for interrupts.
+func TestInterruptsThatDoNotArrive(t *testing.T) {
+	d := &silent{Controller: newTroubled(t).Controller}
+	var notices atomic.Int32
+	ns, err := nvme.OpenNamespace(d, 1, nvme.Options{Logf: func(format string, args ...any) {
+		notices.Add(1)
+		t.Logf(format, args...)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer ns.Close()
-	d.SetInjector(soft.NewRules(soft.Rule{Opcode: spec.CmdRead, Count: 1, Action: soft.Action{Hold: true}}))
+	page, err := ns.Arena().Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heldRead := func() {
+		d.SetInjector(soft.NewRules(soft.Rule{Opcode: spec.CmdRead, Count: 1, Action: soft.Action{Hold: true}}))
+		if err := ns.Do([]nvme.Request{{Op: nvme.OpRead, Vec: [][]byte{page}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads := 0
+	for ; notices.Load() == 0 && reads < 100; reads++ {
+		heldRead()
+	}
+	if reads < 2 || reads == 100 {
+		t.Errorf("interrupts were given up after %d reads", reads)
+	}
+	before := d.waits.Load()
 	go func() {
-		<-d.waits
-		d.Release()
+		for d.Release() == 0 {
+			time.Sleep(time.Millisecond)
+		}
 	}()
-	if err := ns.Do([]nvme.Request{{Op: nvme.OpRead, Vec: [][]byte{page}}}); err != nil {
-		t.Errorf("read: %v", err)
+	heldRead()
+	if d.waits.Load() != before {
+		t.Error("the driver goes on to wait for interrupts")
 	}
 }
 
