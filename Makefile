@@ -48,6 +48,11 @@ unit:
 e2e: build
 	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -p 1 -v $(if $(RUN),-run '$(RUN)') ./tests/e2e ./tests/abi
 
+## test-vfio: run the tests with NVMe devices under vfio-pci, in guests of QEMU; as root
+.PHONY: test-vfio
+test-vfio: build
+	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./tests/vfio
+
 ## prepare: install the packages that the tests need and build their root file system; as root
 .PHONY: prepare
 prepare:
@@ -67,6 +72,7 @@ test:
 	@tests/step.sh lint $(MAKE) --no-print-directory lint
 	@RUNSC_FS_REQUIRE_QEMU=1 tests/step.sh unit $(MAKE) --no-print-directory unit
 	@tests/step.sh e2e $(MAKE) --no-print-directory e2e
+	@tests/step.sh test-vfio $(MAKE) --no-print-directory test-vfio
 	@tests/step.sh help $(MAKE) --no-print-directory help
 
 ## clean: remove what was built

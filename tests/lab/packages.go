@@ -21,6 +21,7 @@ var (
 	ToolIptables    = Tool{"iptables", "iptables"}
 	ToolNsenter     = Tool{"nsenter", "util-linux"}
 	ToolQEMU        = Tool{"qemu-system-x86_64", "qemu-system-x86"}
+	ToolMke2fs      = Tool{"mke2fs", "e2fsprogs"}
 )
 
 // EnsureTools installs the packages of the tools that PATH lacks. It needs root
