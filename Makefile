@@ -46,7 +46,7 @@ unit:
 ## e2e: run the tests with containers, dockerd, PostgreSQL, fio and SQLite; as root
 .PHONY: e2e
 e2e: build
-	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -p 1 -v $(if $(RUN),-run '$(RUN)') ./tests/e2e ./tests/abi
+	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 30m -p 1 -v $(if $(RUN),-run '$(RUN)') ./tests/e2e ./tests/abi ./tests/bench
 
 ## test-vfio: run the tests with NVMe devices under vfio-pci, in guests of QEMU; as root
 .PHONY: test-vfio
@@ -62,6 +62,16 @@ prepare:
 .PHONY: demo
 demo:
 	@$(GO) run ./tests/demo
+
+## bench: measure blobfs side by side with runsc, runc and FUSE (about an hour); as root
+.PHONY: bench
+bench: build
+	@$(GO) run ./tests/bench
+
+## bench-quick: some of it, in under five minutes; as root
+.PHONY: bench-quick
+bench-quick: build
+	@$(GO) run ./tests/bench -quick
 
 ## test: everything that CI runs
 .PHONY: test

@@ -42,6 +42,7 @@ var rules = []rule{
 		"golang.org/x/sys", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor",
 		module + "/blobfs", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
 	}},
+	{"tests/bench", []string{"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gonum.org/v1/plot", module + "/tests/lab"}},
 	{"tests", []string{"golang.org/x/sys", "github.com/lib/pq", "github.com/opencontainers/runtime-spec"}},
 }
 
