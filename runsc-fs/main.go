@@ -34,6 +34,7 @@ func main() {
 func commands() (map[util.SubCommand]string, []subcommands.Command) {
 	all, topics := runscCommands()
 	all[command{newVolumeGroup()}] = volumeGroup
+	all[command{newDeviceGroup()}] = volumeGroup
 	all[command{&mkfs{}}] = volumeGroup
 	all[command{&fsck{}}] = volumeGroup
 	all[command{&dump{}}] = debugGroup

@@ -38,7 +38,7 @@ func needDevice(t testing.TB) (Address, Options) {
 func openReal(t testing.TB) *Transport {
 	t.Helper()
 	addr, opts := needDevice(t)
-	arena, err := nvme.NewArena(nvme.ArenaOptions{SizeBytes: 64 << 20})
+	arena, err := nvme.NewArena(nvme.ArenaOptions{SizeBytes: 24 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +54,15 @@ func openReal(t testing.TB) *Transport {
 	return tr
 }
 
+// lent is a transport that its driver does not close.
+type lent struct{ *Transport }
+
+func (lent) Close() error { return nil }
+
 // clearNamespaces makes the content of all namespaces zero.
-func clearNamespaces(t testing.TB) {
+func clearNamespaces(t testing.TB, tr *Transport) {
 	t.Helper()
-	tr := openReal(t)
-	c, err := nvme.Open(tr, nvme.Options{Logf: t.Logf})
+	c, err := nvme.Open(lent{tr}, nvme.Options{Logf: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +87,9 @@ func TestDeviceConformance(t *testing.T) {
 	needDevice(t)
 	nvmetest.RunTransport(t, func(t testing.TB, c nvmetest.Config) nvme.Transport {
 		t.Helper()
-		clearNamespaces(t)
-		return openReal(t)
+		tr := openReal(t)
+		clearNamespaces(t, tr)
+		return tr
 	}, nvmetest.Options{Slow: true})
 }
 
@@ -111,15 +116,13 @@ func TestDeviceIsExclusive(t *testing.T) {
 // counting counts interrupts.
 type counting struct {
 	*Transport
-	came, missed atomic.Int32
+	came atomic.Int32
 }
 
 func (c *counting) WaitInterrupt(vector uint16, timeout time.Duration) bool {
 	came := c.Transport.WaitInterrupt(vector, timeout)
 	if came {
 		c.came.Add(1)
-	} else {
-		c.missed.Add(1)
 	}
 	return came
 }
@@ -148,9 +151,8 @@ func TestDeviceInterrupts(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d waits ended by an interrupt, %d without one", tr.came.Load(), tr.missed.Load())
-	if tr.came.Load() < 10 || tr.missed.Load() > tr.came.Load() {
-		t.Error("interrupts do not arrive")
+	if n := tr.came.Load(); n < 10 {
+		t.Errorf("%d interrupts arrived", n)
 	}
 }
 
