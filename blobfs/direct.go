@@ -137,7 +137,7 @@ func (i *Inode) readFrames(b *batch, off, n int64) error {
 				break
 			}
 			frame := b.pages[index-start]
-			if m.state != blockWritten {
+			if !m.hasData() {
 				clear(frame.data())
 			} else {
 				from := max(off, int64(index)*BlockSizeBytes)
@@ -270,11 +270,7 @@ func (i *Inode) writeFramesLocked(b *batch, off, n int64) (done int64, err error
 			// show up when the file is extended.
 			written := min(int64(next)*BlockSizeBytes, off+n)
 			if b.nRuns > 0 {
-				err = fs.update(func(tx *txn) error {
-					tx.touch(i)
-					i.writtenTo(written)
-					return tx.mapRuns(i, b)
-				})
+				err = i.logRuns(b, written, false)
 			}
 			if err == nil {
 				i.grow(written)
@@ -285,7 +281,6 @@ func (i *Inode) writeFramesLocked(b *batch, off, n int64) (done int64, err error
 			i.releaseRuns(b)
 			return done, err
 		}
-		i.adoptRuns(b)
 		i.refreshCached(b, start, index, next, off, n)
 		done = min(int64(next)*BlockSizeBytes, off+n) - off
 		index = next
@@ -309,7 +304,7 @@ func (i *Inode) planDirect(b *batch, off, n int64, index uint64) (next uint64, e
 	fs := i.fs
 	start, end := uint64(off)/BlockSizeBytes, blocksOf(off+n)
 	for index < end {
-		m, err := i.mapBlock(index, end-index)
+		m, err := i.mapToWrite(index, end-index)
 		if err != nil {
 			return index, err
 		}
@@ -318,8 +313,8 @@ func (i *Inode) planDirect(b *batch, off, n int64, index uint64) (next uint64, e
 				return index, nil
 			}
 			r := newRun{first: index, run: format.Run{Start: m.addr, Blocks: m.blocks}, unwritten: true}
-			if m.state == blockHole {
-				r.unwritten = false
+			if m.needsBlocks() {
+				r.unwritten, r.shared = false, m.state == blockShared
 				if r.run, err = fs.store.Allocate(int64(m.blocks), i.allocGoal(index), false); err != nil {
 					return index, err
 				}

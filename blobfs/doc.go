@@ -25,6 +25,11 @@
 // before the new size is logged (Inode.extendTo). Hence truncation writes no
 // data.
 //
+// Extents of several places, in one file or many, may hold the same blocks
+// (remap.go). Such an extent is marked, and nothing is written to its blocks:
+// write-back and direct writes put new ones in their place (cow.go). How many
+// owners a block has is counted in items of the tree (refcount.go).
+//
 // An inode without a name lives until its last reference goes. An orphan item
 // makes the next mount free it if a crash comes first (orphan.go).
 //
@@ -56,7 +61,9 @@
 // waited for with ioMu at most; who locks pages holds fillMu shared until they
 // are unlocked. Allocating a frame may write back any file, so it needs what
 // comes from wbMu on to be free. Two locks of one class are never held
-// together; transactions cover several inodes under txMu.
+// together, but for ioMu, wbMu and fillMu of two files that come to share blocks
+// (inodePair): class by class, that of the lower inode number first.
+// Transactions cover several inodes under txMu.
 //
 // While Sink.CopyOut and Source.CopyIn run, a read holds nothing but a pin on
 // the page, and a write only that and ioMu: both may end up in Fault for the

@@ -41,6 +41,7 @@ var (
 	ErrFileTooBig = errors.New("file too big")
 	ErrWouldBlock = errors.New("operation would block")
 	ErrNoMemory   = errors.New("page cache exhausted")
+	ErrDiffers    = errors.New("contents differ")
 )
 
 // Errors that come up from the layers below. They are the same values there,

@@ -14,7 +14,7 @@ type piece struct {
 func (p *piece) end() uint64 { return p.first + uint64(p.item.Blocks) }
 
 func (p *piece) extent() extent {
-	return extent{first: p.first, addr: p.item.Start, blocks: p.item.Blocks, unwritten: p.item.Unwritten()}
+	return extent{first: p.first, addr: p.item.Start, blocks: p.item.Blocks, unwritten: p.item.Unwritten(), shared: p.item.Shared()}
 }
 
 // cut returns the part of p in [from, to), which must overlap it.
@@ -184,6 +184,36 @@ func (tx *txn) unmap(i *Inode, from, to uint64, limit int, fn func(p piece) erro
 	return next, nil
 }
 
+// unmapFree is unmap for blocks that go back to the volume, unless they have
+// other owners. limit bounds the costs.
+func (tx *txn) unmapFree(i *Inode, from, to uint64, limit int) (next uint64, err error) {
+	if tx.fs.sharing() {
+		cost := 0
+		_, err := tx.fs.eachExtent(&tx.Reader, i.ino, from, to, func(p piece) (bool, error) {
+			if cost >= limit {
+				to = max(p.first, from)
+				return false, nil
+			}
+			cost += extentCost
+			if !p.item.Shared() {
+				return true, nil
+			}
+			p = p.cut(from, to)
+			blocks, owners, err := tx.fs.affordable(&tx.Reader, p.item.Run(), limit-cost)
+			cost += owners
+			if blocks < uint64(p.item.Blocks) {
+				to = p.first + blocks
+				return false, err
+			}
+			return true, err
+		})
+		if err != nil {
+			return from, err
+		}
+	}
+	return tx.unmap(i, from, to, limit, func(p piece) error { return tx.free(i, p) })
+}
+
 func (tx *txn) putExtent(ino uint64, p *piece) error {
 	return tx.Put(extentKey(ino, p.first), p.item.Append(tx.item[:0]))
 }
@@ -250,9 +280,20 @@ func (tx *txn) claim(i *Inode, first uint64, run format.Run, unwritten bool) err
 
 // markWritten turns the unwritten extents in [from, to) into written ones.
 func (tx *txn) markWritten(i *Inode, from, to uint64) error {
+	return tx.setFlags(i, from, to, func(item *format.ExtentItem) { item.Flags &^= format.ExtentUnwritten })
+}
+
+// markOwned turns the shared extents in [from, to), whose blocks have no other
+// owner any more, into ordinary ones.
+func (tx *txn) markOwned(i *Inode, from, to uint64) error {
+	return tx.setFlags(i, from, to, func(item *format.ExtentItem) { item.Flags &^= format.ExtentShared })
+}
+
+// setFlags changes the extents in [from, to).
+func (tx *txn) setFlags(i *Inode, from, to uint64, set func(item *format.ExtentItem)) error {
 	for from < to {
 		next, err := tx.unmap(i, from, to, 4, func(p piece) error {
-			p.item.Flags &^= format.ExtentUnwritten
+			set(&p.item)
 			return tx.mapPiece(i.ino, p)
 		})
 		if err != nil {
@@ -263,9 +304,15 @@ func (tx *txn) markWritten(i *Inode, from, to uint64) error {
 	return nil
 }
 
-// free gives the blocks of a piece back.
+// free gives the blocks of a piece back, unless they have other owners.
 func (tx *txn) free(i *Inode, p piece) error {
 	tx.addBlocks(i, -int64(p.item.Blocks))
+	if p.item.Shared() {
+		return tx.dropOwner(p.item.Run())
+	}
+	if err := tx.checkSoleOwner(p.item.Run()); err != nil {
+		return err
+	}
 	return tx.Free(p.item.Run())
 }
 

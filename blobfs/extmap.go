@@ -14,6 +14,7 @@ type extent struct {
 	addr      format.Addr
 	blocks    uint32
 	unwritten bool
+	shared    bool // other extents may hold the blocks, too
 }
 
 func (e extent) end() uint64 { return e.first + uint64(e.blocks) }
@@ -23,12 +24,14 @@ func (e extent) addrOf(block uint64) format.Addr { return e.addr + format.Addr(b
 // cut returns the part of e that lies in [from, to), which must overlap e.
 func (e extent) cut(from, to uint64) extent {
 	from, to = max(from, e.first), min(to, e.end())
-	return extent{first: from, addr: e.addrOf(from), blocks: uint32(to - from), unwritten: e.unwritten}
+	e.addr, e.first, e.blocks = e.addrOf(from), from, uint32(to-from)
+	return e
 }
 
 // follows reports whether f continues e in the file and on the volume.
 func (e extent) follows(f extent) bool {
-	return e.end() == f.first && e.addr+format.Addr(e.blocks) == f.addr && e.unwritten == f.unwritten &&
+	return e.end() == f.first && e.addr+format.Addr(e.blocks) == f.addr &&
+		e.unwritten == f.unwritten && e.shared == f.shared &&
 		uint64(e.blocks)+uint64(f.blocks) <= format.MaxExtentBlocks
 }
 
@@ -39,6 +42,7 @@ const (
 	blockHole blockState = iota
 	blockUnwritten
 	blockWritten
+	blockShared // written, and not to be overwritten: others may hold the block, too
 )
 
 // mapping is a run of file blocks of one state. addr is set unless it is a hole.
@@ -47,6 +51,12 @@ type mapping struct {
 	addr   format.Addr
 	blocks uint64
 }
+
+// hasData reports whether the run has content on disk; else it reads as zeroes.
+func (m mapping) hasData() bool { return m.state == blockWritten || m.state == blockShared }
+
+// needsBlocks reports whether the run cannot be written where it is.
+func (m mapping) needsBlocks() bool { return m.state == blockHole || m.state == blockShared }
 
 const (
 	// windowExtents is how many extents are loaded at a time.
@@ -91,8 +101,11 @@ func (m *extMap) find(block, limit uint64) (mapping, bool) {
 		return mapping{blocks: min(limit, e.first-block)}, true
 	}
 	found := mapping{state: blockWritten, addr: e.addrOf(block), blocks: min(limit, e.end()-block)}
-	if e.unwritten {
+	switch {
+	case e.unwritten:
 		found.state = blockUnwritten
+	case e.shared:
+		found.state = blockShared
 	}
 	return found, true
 }

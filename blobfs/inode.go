@@ -322,9 +322,13 @@ func (i *Inode) SetInvalidator(fn func(off, length int64)) {
 // invalidate calls the invalidator, if there can be mappings. Needs no lock held
 // that Fault takes.
 func (i *Inode) invalidate(off, length int64) {
-	if i.nFaulted.Load() == 0 {
-		return
+	if i.nFaulted.Load() > 0 {
+		i.callInvalidator(off, length)
 	}
+}
+
+// callInvalidator is invalidate for pages that have left the file already.
+func (i *Inode) callInvalidator(off, length int64) {
 	i.mu.Lock()
 	fn := i.invalidator
 	i.mu.Unlock()

@@ -113,13 +113,14 @@ func (i *Inode) handOut(p *page, n int64, write bool) (PageRun, bool) {
 	if index >= end {
 		return PageRun{}, false
 	}
-	allocated := index // all blocks from index up to here are
+	allocated := index // all blocks from index up to here can be written in place
 	if write {
 		m, err := i.mapBlock(index, blocksOf(n))
-		if err == nil && m.state != blockHole {
+		if err == nil && !m.needsBlocks() {
 			allocated += m.blocks
 		} else if !p.any(pageReserved | pageDirty) {
-			// A hole may have been punched here since the block was found.
+			// A hole may have been punched here, or the block been shared, since
+			// it was found.
 			return PageRun{}, false
 		}
 	}

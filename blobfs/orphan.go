@@ -121,14 +121,27 @@ func (tx *txn) destroy(i *Inode, limit int) (done bool, err error) {
 	from := format.Key{Object: i.ino, Kind: format.KindInode, Offset: 1}
 	to := format.Key{Object: i.ino, Kind: 255, Offset: 1<<64 - 1}
 	more := false
+	cost := 0
 	err = tx.Scan(from, to, func(k format.Key, v []byte) (bool, error) {
-		if more = len(tx.doomed) == limit; more {
+		if more = more || cost >= limit; more {
 			return false, nil
 		}
 		d := doomedItem{key: k}
+		cost += extentCost
 		var err error
 		if k.Kind == format.KindExtent {
 			d.piece, err = tx.fs.decodeExtent(k, v)
+		}
+		if err == nil && d.piece.item.Shared() {
+			blocks, owners, err := tx.fs.affordable(&tx.Reader, d.piece.item.Run(), limit-cost)
+			if err != nil {
+				return false, err
+			}
+			cost += owners
+			if end := d.piece.first + blocks; end < d.piece.end() {
+				d.rest, more = d.piece.cut(end, d.piece.end()), true
+				d.piece = d.piece.cut(0, end)
+			}
 		}
 		tx.doomed = append(tx.doomed, d)
 		return true, err
@@ -146,6 +159,11 @@ func (tx *txn) destroy(i *Inode, limit int) (done bool, err error) {
 				return false, err
 			}
 		}
+		if d.rest.item.Blocks > 0 {
+			if err := tx.putExtent(i.ino, &d.rest); err != nil {
+				return false, err
+			}
+		}
 	}
 	if more {
 		return false, nil
@@ -156,11 +174,11 @@ func (tx *txn) destroy(i *Inode, limit int) (done bool, err error) {
 	return true, tx.remove(i)
 }
 
-// doomedItem is an item that destroy is about to delete. The piece is valid for
-// an extent.
+// doomedItem is an item that destroy is about to delete. Of an extent it deletes
+// the piece and leaves the rest, if there is any.
 type doomedItem struct {
-	key   format.Key
-	piece piece
+	key         format.Key
+	piece, rest piece
 }
 
 // shrink logs the inode with whatever size it has in memory now and frees all
@@ -175,7 +193,7 @@ func (i *Inode) shrink(from uint64) error {
 		i.diskSize = min(i.diskSize, i.size.Load())
 		linked, orphan := i.a.nlink > 0, i.a.internal&format.InodeOrphan != 0
 		i.mu.Unlock()
-		next, err := tx.unmap(i, from, format.MaxFileBlocks, limit, func(p piece) error { return tx.free(i, p) })
+		next, err := tx.unmapFree(i, from, format.MaxFileBlocks, limit)
 		switch {
 		case err != nil:
 			return false, err

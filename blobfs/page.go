@@ -17,8 +17,8 @@ const (
 	// pageDirty: the content must still be written. Changes under treeMu of
 	// the owner, together with the mark in the tree.
 	pageDirty
-	// pageReserved: one block of the store is reserved for this page, which
-	// lies in a hole. Changes under treeMu of the owner.
+	// pageReserved: one block of the store is reserved for this page, which lies
+	// in a hole or on a shared block. Changes under treeMu of the owner.
 	pageReserved
 	// pageFaulted: Fault has handed the page out since the invalidator last
 	// took it back, so it may be mapped.

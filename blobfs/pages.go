@@ -19,6 +19,8 @@ type batch struct {
 	vecs  [][]byte
 	runs  [maxRuns]newRun
 	nRuns int
+	// nLogged is how many of the runs are part of the file already.
+	nLogged int
 }
 
 var batches = sync.Pool{New: func() any {
@@ -44,7 +46,7 @@ func (b *batch) reset() {
 func (b *batch) resetIO() {
 	clear(b.reqs)
 	clear(b.vecs)
-	b.reqs, b.vecs, b.nRuns = b.reqs[:0], b.vecs[:0], 0
+	b.reqs, b.vecs, b.nRuns, b.nLogged = b.reqs[:0], b.vecs[:0], 0, 0
 }
 
 func (b *batch) put() {
@@ -200,8 +202,8 @@ func (i *Inode) dirtyLocked(p *page) {
 	i.fs.cache.dirty.Add(1)
 }
 
-// reservePage makes sure that the page at index can be written back: a block
-// is allocated or reserved. p is the page if it is in the tree; a reservation
+// reservePage makes sure that the page at index can be written back: a block of
+// its own is allocated or reserved. p is the page if it is in the tree; a reservation
 // then stays with it whatever happens, until it is written back or leaves the
 // cache. If p is nil, the result says whether the new page gets pageReserved.
 func (i *Inode) reservePage(index uint64, p *page) (pageFlags, error) {
@@ -209,14 +211,23 @@ func (i *Inode) reservePage(index uint64, p *page) (pageFlags, error) {
 		return 0, nil
 	}
 	m, err := i.mapBlock(index, 1)
-	if err != nil || m.state != blockHole {
+	if err != nil || !m.needsBlocks() {
 		return 0, err
+	}
+	if p != nil {
+		return 0, i.reserveBlock(index, p)
 	}
 	if err := i.fs.store.Reserve(1); err != nil {
 		return 0, err
 	}
-	if p == nil {
-		return pageReserved, nil
+	return pageReserved, nil
+}
+
+// reserveBlock reserves a block for a pinned page, unless it has one or has left
+// the file.
+func (i *Inode) reserveBlock(index uint64, p *page) error {
+	if err := i.fs.store.Reserve(1); err != nil {
+		return err
 	}
 	i.treeMu.Lock()
 	mine := i.pages.get(index) == p && !p.has(pageReserved)
@@ -228,7 +239,7 @@ func (i *Inode) reservePage(index uint64, p *page) (pageFlags, error) {
 	if !mine {
 		i.fs.store.Unreserve(1)
 	}
-	return 0, nil
+	return nil
 }
 
 // dropPages takes all pages in [from, to) out of the cache without writing them
@@ -354,7 +365,7 @@ func (i *Inode) planRead(b *batch) error {
 		}
 		for ; k < b.n && b.pages[k].index < index+m.blocks; k++ {
 			p := b.pages[k]
-			if m.state != blockWritten {
+			if !m.hasData() {
 				clear(p.data())
 				continue
 			}

@@ -84,7 +84,8 @@ func (i *Inode) clearTail(size int64) {
 
 // Fallocate manages the space of [off, off+n), as fallocate(2) does: without
 // FallocPunchHole or FallocZeroRange it allocates blocks, which read as zeroes
-// until written. FallocKeepSize leaves the size alone. Errors: ErrInvalid,
+// until written; with FallocUnshare it also copies blocks that are shared, so
+// that later writes need no space. FallocKeepSize leaves the size alone. Errors: ErrInvalid,
 // ErrNotSupported, ErrIsDir, ErrFileTooBig, ErrNoSpace, ErrReadOnly, ErrIO.
 func (i *Inode) Fallocate(mode FallocateMode, off, n int64) error {
 	g, err := i.fs.gate.enter()
@@ -95,12 +96,13 @@ func (i *Inode) Fallocate(mode FallocateMode, off, n int64) error {
 	if err := i.checkIO(off, n); err != nil {
 		return err
 	}
-	const known = FallocKeepSize | FallocPunchHole | FallocZeroRange
+	const known = FallocKeepSize | FallocPunchHole | FallocZeroRange | FallocUnshare
 	switch {
 	case n == 0:
 		return fmt.Errorf("%w: empty range", ErrInvalid)
 	case mode&^known != 0, mode&FallocPunchHole != 0 && mode&FallocKeepSize == 0,
-		mode&FallocPunchHole != 0 && mode&FallocZeroRange != 0:
+		mode&FallocPunchHole != 0 && mode&FallocZeroRange != 0,
+		mode&FallocUnshare != 0 && mode&^(FallocUnshare|FallocKeepSize) != 0:
 		return fmt.Errorf("%w: fallocate mode %#x", ErrNotSupported, mode)
 	case off > MaxFileSizeBytes-n:
 		return ErrFileTooBig
@@ -122,6 +124,9 @@ func (i *Inode) Fallocate(mode FallocateMode, off, n int64) error {
 	}
 	if err == nil && mode&FallocPunchHole == 0 {
 		err = i.allocateRange(first, end)
+	}
+	if err == nil && mode&FallocUnshare != 0 {
+		err = i.unshare(first, min(end, blocksOf(size)))
 	}
 	if err != nil {
 		return err
@@ -166,7 +171,7 @@ func (i *Inode) zeroPart(off, end int64) error {
 		return err
 	}
 	var p *page
-	if m.state == blockWritten {
+	if m.hasData() {
 		p, err = i.pageAt(index, 1)
 	} else {
 		p = i.pinUptodate(index)
@@ -175,7 +180,7 @@ func (i *Inode) zeroPart(off, end int64) error {
 		return err
 	}
 	defer i.fs.cache.unpin(p)
-	dirty := m.state == blockWritten || p.any(pageDirty|pageReserved)
+	dirty := m.hasData() || p.any(pageDirty|pageReserved)
 	if dirty {
 		if _, err := i.reservePage(index, p); err != nil {
 			return err
@@ -199,13 +204,9 @@ func (i *Inode) punch(first, end uint64) error {
 	defer i.fillMu.Unlock()
 	i.dropPages(first, end, true)
 	kept := i.zeroFaulted(first, end)
-	from := first
 	err := i.fs.updateInSteps(func(tx *txn, limit int) (bool, error) {
 		tx.touch(i)
-		next, err := tx.unmap(i, from, end, limit, func(p piece) error { return tx.free(i, p) })
-		if err == nil {
-			from = next
-		}
+		next, err := tx.unmapFree(i, first, end, limit)
 		return next >= end, err
 	})
 	if err != nil {
@@ -287,7 +288,7 @@ func (i *Inode) allocateRange(first, end uint64) error {
 	b := getBatch()
 	defer b.put()
 	for index := first; index < end; {
-		b.nRuns = 0
+		b.nRuns, b.nLogged = 0, 0
 		var err error
 		for index < end && b.nRuns < maxRuns && err == nil {
 			var m mapping
@@ -383,7 +384,7 @@ func (i *Inode) seek(off int64, data bool) (int64, error) {
 			return 0, err
 		}
 		next := index + m.blocks
-		isData := m.state == blockWritten
+		isData := m.hasData()
 		if !isData {
 			i.treeMu.Lock()
 			if p := i.pages.nextDirty(index); p != nil && p.index == index {

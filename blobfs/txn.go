@@ -14,11 +14,13 @@ var errRetry = errors.New("read again")
 // the inodes whose attributes change with it.
 type txn struct {
 	*store.Tx
-	fs      *FS
-	touched []touchedInode
-	doomed  []doomedItem               // scratch of destroy
-	item    [format.MaxValueBytes]byte // scratch for encoding
-	value   [format.MaxValueBytes]byte // scratch for reading
+	fs                   *FS
+	touched              []touchedInode
+	doomed               []doomedItem               // scratch of destroy
+	oldOwners, newOwners []ownedRun                 // scratch of recount
+	orphaned             []format.Run               // likewise
+	item                 [format.MaxValueBytes]byte // scratch for encoding
+	value                [format.MaxValueBytes]byte // scratch for reading
 }
 
 type touchedInode struct {

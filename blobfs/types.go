@@ -173,6 +173,7 @@ const (
 	FallocKeepSize  FallocateMode = 0x01
 	FallocPunchHole FallocateMode = 0x02 // requires FallocKeepSize
 	FallocZeroRange FallocateMode = 0x10
+	FallocUnshare   FallocateMode = 0x40 // alone or with FallocKeepSize
 )
 
 // PageRun is a piece of a file in the arena.

@@ -248,14 +248,17 @@ func (i *Inode) extendTo(off int64, rewritten bool) error {
 	if err != nil {
 		return err
 	}
-	if m.state == blockWritten && !(rewritten && off/BlockSizeBytes == int64(index)) {
+	if m.hasData() && !(rewritten && off/BlockSizeBytes == int64(index)) {
 		p, err := i.pageAt(index, 1)
 		if err != nil || p == nil {
 			return errors.Join(ErrIO, err)
 		}
+		defer i.fs.cache.unpin(p)
+		if _, err := i.reservePage(index, p); err != nil {
+			return err
+		}
 		clear(p.data()[tail:])
 		i.markPageDirty(p)
-		i.fs.cache.unpin(p)
 		return nil
 	}
 	// Zeroes follow on disk, or the page is about to be written anyway. In a

@@ -15,6 +15,7 @@ type newRun struct {
 	first     uint64
 	run       format.Run
 	unwritten bool // allocated before: its extent is only marked
+	shared    bool // new blocks in place of shared ones
 	reserved  bool // allocated from what was reserved for the pages
 }
 
@@ -152,17 +153,29 @@ func (i *Inode) writeBatch(b *batch, settled int64) (done int, err error) {
 		i.settleSize(settled)
 		return done, nil
 	}
-	err = fs.updateFreeing(func(tx *txn) error {
-		tx.touch(i)
-		i.settleSize(settled)
-		return tx.mapRuns(i, b)
-	})
+	shared := b.replacesShared()
+	if shared {
+		i.fillMu.Lock()
+	}
+	err = i.logRuns(b, settled, true)
+	if shared {
+		i.fillMu.Unlock()
+	}
 	if err != nil {
 		i.releaseRuns(b)
 		return 0, err
 	}
-	i.adoptRuns(b)
 	return done, nil
+}
+
+// replacesShared reports whether blocks leave the file that others may hold.
+func (b *batch) replacesShared() bool {
+	for n := range b.runs[:b.nRuns] {
+		if b.runs[n].shared {
+			return true
+		}
+	}
+	return false
 }
 
 // planWrite finds or allocates the place of each page.
@@ -174,13 +187,14 @@ func (i *Inode) planWrite(b *batch) (done int, err error) {
 		for k+length < b.n && b.pages[k+length].index == p.index+uint64(length) {
 			length++
 		}
-		m, err := i.mapBlock(p.index, uint64(length))
+		m, err := i.mapToWrite(p.index, uint64(length))
 		if err != nil {
 			return k, err
 		}
 		length = min(length, int(m.blocks))
-		if m.state != blockHole {
-			// Allocated by something else since the page reserved its block.
+		if !m.needsBlocks() {
+			// Allocated by something else since the page reserved its block, or
+			// no longer shared.
 			i.dropReservations(b.pages[k:k+length], true)
 		}
 		if m.state != blockWritten {
@@ -188,8 +202,8 @@ func (i *Inode) planWrite(b *batch) (done int, err error) {
 				return k, nil
 			}
 			r := newRun{first: p.index, run: format.Run{Start: m.addr, Blocks: uint64(length)}, unwritten: true}
-			if m.state == blockHole {
-				r.unwritten, r.reserved = false, p.has(pageReserved)
+			if m.needsBlocks() {
+				r.unwritten, r.shared, r.reserved = false, m.state == blockShared, p.has(pageReserved)
 				for n := range length {
 					if b.pages[k+n].has(pageReserved) != r.reserved {
 						length = n
@@ -246,34 +260,62 @@ func (i *Inode) dropReservations(pages []*page, giveBack bool) {
 	}
 }
 
-// mapRuns makes the runs of the batch part of the file.
-func (tx *txn) mapRuns(i *Inode, b *batch) error {
-	for n := range b.runs[:b.nRuns] {
+// mapRuns makes the runs of the batch that are not logged yet part of the file,
+// as far as limit allows. It returns the number of the first run that is not, and
+// where in the file it, or what is missing of it, begins.
+func (tx *txn) mapRuns(i *Inode, b *batch, limit int) (n int, next uint64, err error) {
+	cost := 0
+	for n = b.nLogged; n < b.nRuns; n++ {
 		r := &b.runs[n]
-		var err error
-		if r.unwritten {
-			err = tx.markWritten(i, r.first, r.first+r.run.Blocks)
-		} else {
+		next = r.first
+		if cost >= limit {
+			return n, next, nil
+		}
+		cost += extentCost
+		end := r.first + r.run.Blocks
+		switch {
+		case r.unwritten:
+			err = tx.markWritten(i, r.first, end)
+		case r.shared:
+			if next, err = tx.replaceShared(i, r, limit-cost); err == nil && next < end {
+				return n, next, nil
+			}
+			cost = limit
+		default:
 			err = tx.claim(i, r.first, r.run, false)
 		}
 		if err != nil {
-			return err
+			return n, next, err
 		}
+		next = end
 	}
-	return nil
+	return n, next, nil
 }
 
-// adoptRuns brings the cache of extents and the pages up to date after mapRuns.
-func (i *Inode) adoptRuns(b *batch) {
-	for _, r := range b.runs[:b.nRuns] {
-		i.ext.replace(r.first, r.first+r.run.Blocks,
-			extent{first: r.first, addr: r.run.Start, blocks: uint32(r.run.Blocks)})
+// adoptRuns brings the cache of extents and the pages up to date after mapRuns,
+// with what that has returned.
+func (i *Inode) adoptRuns(b *batch, n int, next uint64) {
+	for ; b.nLogged < n; b.nLogged++ {
+		i.adopt(b, b.runs[b.nLogged])
 	}
+	if n == b.nRuns || next == b.runs[n].first {
+		return
+	}
+	rest := &b.runs[n]
+	part := *rest
+	part.run.Blocks = next - part.first
+	rest.first = next
+	rest.run.Start += format.Addr(part.run.Blocks)
+	rest.run.Blocks -= part.run.Blocks
+	i.adopt(b, part)
+}
+
+func (i *Inode) adopt(b *batch, r newRun) {
+	i.ext.replace(r.first, r.first+r.run.Blocks,
+		extent{first: r.first, addr: r.run.Start, blocks: uint32(r.run.Blocks)})
 	// Only now: whoever finds a page without a reservation must find the extent.
-	for n := range b.runs[:b.nRuns] {
-		if r := &b.runs[n]; r.reserved {
-			i.dropReservations(b.pagesOf(r), false)
-		}
+	if r.reserved {
+		i.dropReservations(b.pagesOf(&r), false)
 	}
 }
 
@@ -291,7 +333,7 @@ func (b *batch) pagesOf(r *newRun) []*page {
 // reserves it again for the pages.
 func (i *Inode) releaseRuns(b *batch) {
 	fs := i.fs
-	for n := range b.runs[:b.nRuns] {
+	for n := b.nLogged; n < b.nRuns; n++ {
 		r := &b.runs[n]
 		if r.unwritten {
 			continue
@@ -305,7 +347,7 @@ func (i *Inode) releaseRuns(b *batch) {
 			i.dropReservations(b.pagesOf(r), false)
 		}
 	}
-	b.nRuns = 0
+	b.nRuns, b.nLogged = 0, 0
 }
 
 // logAttrs logs the inode if its attributes differ from what was logged.

@@ -299,9 +299,9 @@ func (r *Runner) opFallocate() error {
 	}
 	off, count := r.span(r.opts.MaxFileBytes)
 	mode := []blobfs.FallocateMode{
-		0, blobfs.FallocKeepSize, blobfs.FallocPunchHole | blobfs.FallocKeepSize,
+		0, blobfs.FallocKeepSize, blobfs.FallocUnshare, blobfs.FallocUnshare | blobfs.FallocKeepSize, blobfs.FallocPunchHole | blobfs.FallocKeepSize,
 		blobfs.FallocPunchHole | blobfs.FallocKeepSize, blobfs.FallocZeroRange, blobfs.FallocZeroRange | blobfs.FallocKeepSize,
-	}[r.rng.IntN(6)]
+	}[r.rng.IntN(8)]
 	r.describe("fallocate mode %#x, %d bytes at %d of %d", mode, count, off, len(n.Data))
 	real, err := r.real(n)
 	if err != nil {

@@ -13,6 +13,9 @@ type Reader struct {
 // newest state for as long as it is valid.
 func (r *Reader) InTx() bool { return r.inTx }
 
+// LSN is the number of the last transaction that the reader sees completed.
+func (r *Reader) LSN() LSN { return r.s.lastLSN }
+
 // View runs fn with a consistent view of the tree that contains all completed
 // transactions, durable or not. Views run concurrently with each other, but
 // hold up transactions: fn must be short, and must not call any method of

@@ -27,8 +27,19 @@ const guaranteedOps = 32
 // data block may be an extent of its own, of which a half-full leaf holds 45.
 const itemShare = 32
 
+// sharedItemShare is itemShare on volumes with shared blocks. A block in the
+// place of a shared one splits an extent and the counts of owners, and a
+// half-full leaf holds what comes of twelve of them.
+const sharedItemShare = 12
+
 // promiseBlocks is what a reservation of n data blocks sets aside.
-func promiseBlocks(n int64) int64 { return n + (n+itemShare-1)/itemShare }
+func (a *allocator) promiseBlocks(n int64) int64 {
+	share := int64(itemShare)
+	if a.s.HasFeatures(format.IncompatReflink) {
+		share = sharedItemShare
+	}
+	return n + (n+share-1)/share
+}
 
 // txBlocks bounds the blocks that a transaction and the checkpoint behind it
 // take. mu is held, shared or not.
@@ -51,7 +62,7 @@ func (s *Store) setFloor() {
 
 // spareLocked is what is allocatable and promised to nobody.
 func (a *allocator) spareLocked() int64 {
-	return a.avail + int64(len(a.pool)) - promiseBlocks(a.reserved)
+	return a.avail + int64(len(a.pool)) - a.promiseBlocks(a.reserved)
 }
 
 func (a *allocator) spare() int64 {
@@ -74,7 +85,7 @@ func (s *Store) Reserve(blocks int64) error {
 		return ErrNoSpace
 	}
 	return s.withSpace(func(a *allocator) (int64, error) {
-		need := promiseBlocks(a.reserved+blocks) - promiseBlocks(a.reserved) + 3*a.floor
+		need := a.promiseBlocks(a.reserved+blocks) - a.promiseBlocks(a.reserved) + 3*a.floor
 		if a.spareLocked() < need {
 			return need, ErrNoSpace
 		}

@@ -55,7 +55,7 @@ func (s *Store) StatFS() Stat {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	free := a.avail + int64(len(a.pool)) + a.pendingLocked()
-	avail := max(free-promiseBlocks(a.reserved)-3*a.floor, 0)
+	avail := max(free-a.promiseBlocks(a.reserved)-3*a.floor, 0)
 	return Stat{
 		TotalBlocks:    s.sb.VolumeBlocks,
 		FreeBlocks:     uint64(max(free-a.reserved, 0)),

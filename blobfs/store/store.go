@@ -80,13 +80,14 @@ type Store struct {
 	dev           nvme.BlockDevice
 	opts          Options
 	volatileCache bool
-	sb            *format.Superblock // as opened; only its constant fields are used after that
+	sb            *format.Superblock // as opened; after that only its constant fields are used, and Incompat under mu
 
 	failed     atomic.Pointer[FailedError]
 	closed     atomic.Bool
 	released   atomic.Bool // pages and staging are gone
 	nextObject atomic.Uint64
 	dataWrites atomic.Uint64 // completed data writes
+	features   atomic.Uint64 // Superblock.Incompat, as far as it is durable
 	stats      counters
 
 	pages   chan *pageIO // arena pages for reading nodes and bitmaps
@@ -185,6 +186,7 @@ func (s *Store) open() error {
 	s.gen = s.sb.Generation + 2
 	s.lastLSN, s.published = LSN(s.sb.LSN), LSN(s.sb.LSN)
 	s.nodes = int64(s.sb.Nodes)
+	s.features.Store(s.sb.Incompat)
 	s.nextObject.Store(s.sb.NextObject)
 	s.root, err = s.loadNode(s.sb.Root, int(s.sb.RootLevel), wholeTree)
 	if err != nil {
@@ -359,6 +361,17 @@ func (s *Store) LastLSN() LSN {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.lastLSN
+}
+
+// Durable reports whether all transactions up to lsn will be there after a crash.
+func (s *Store) Durable(lsn LSN) bool {
+	if s.opts.ReadOnly {
+		return true
+	}
+	l := &s.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.durable >= lsn
 }
 
 // NextObject returns a number for a new object that was never used before. It

@@ -9,13 +9,13 @@ import (
 
 // Verify reads the whole tree and checks that every node is sound, that the
 // number of nodes is right, that exactly the blocks of nodes, fixed structures
-// and extents are in use, each once, and that the allocator's counts agree
+// and extents are in use, each once or as often as counted, and that the allocator's counts agree
 // with its bitmaps. It stops all changes meanwhile, and takes a bit of memory
-// for each block of the volume: it is for tests.
+// for each block of the volume, more for shared ones: it is for tests.
 func (s *Store) Verify() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := verifier{s: s, owned: make(map[uint64]*bitmap)}
+	v := verifier{s: s, owned: make(map[uint64]*bitmap), owners: make(map[format.Addr]uint64)}
 	if err := v.node(s.root, wholeTree, nil); err != nil {
 		return err
 	}
@@ -32,16 +32,61 @@ func (s *Store) Verify() error {
 			}
 		}
 	}
+	for block, n := range v.owners {
+		if n > 0 {
+			return fmt.Errorf("block %v has %d owners fewer than counted", block, n)
+		}
+	}
 	return v.allocator()
 }
 
 type verifier struct {
 	s     *Store
 	owned map[uint64]*bitmap
-	nodes int64
-	dirty int
-	last  format.Key
-	any   bool
+	// owners holds, for blocks with a refcount item, how many owners are still
+	// to be found. These items come before all extents.
+	owners map[format.Addr]uint64
+	nodes  int64
+	dirty  int
+	last   format.Key
+	any    bool
+}
+
+// extent notes the owner of an extent's blocks.
+func (v *verifier) extent(e format.ExtentItem, what string) error {
+	if !e.Shared() {
+		return v.own(e.Run(), what)
+	}
+	for block := e.Start; block < e.Run().End(); block++ {
+		left, counted := v.owners[block]
+		if counted && left == 0 {
+			return fmt.Errorf("%s: block %v has more owners than counted", what, block)
+		}
+		g, i := format.GroupOf(block)
+		if b := v.owned[g]; counted && b != nil && !allBits(b, i, 1, false) {
+			v.owners[block] = left - 1
+			continue
+		}
+		if err := v.own(format.Run{Start: block, Blocks: 1}, what); err != nil {
+			return err
+		}
+		if counted {
+			v.owners[block] = left - 1
+		}
+	}
+	return nil
+}
+
+func (v *verifier) refcount(k format.Key, value []byte) error {
+	r, err := format.DecodeRefcountItem(k, value, v.s.sb.VolumeBlocks)
+	for b := range format.Addr(r.Blocks) {
+		block := format.Addr(k.Offset) + b
+		if v.owners[block] > 0 {
+			return fmt.Errorf("the owners of block %v are counted twice", block)
+		}
+		v.owners[block] = r.Owners
+	}
+	return err
 }
 
 // own notes that a run has an owner.
@@ -110,6 +155,11 @@ func (v *verifier) leaf(n *node) error {
 			return fmt.Errorf("leaf %v: %v after %v", n.addr, k, v.last)
 		}
 		v.last, v.any = k, true
+		if k.Object == 0 && k.Kind == format.KindRefcount {
+			if err := v.refcount(k, n.data.Value(i)); err != nil {
+				return err
+			}
+		}
 		if k.Kind != format.KindExtent {
 			continue
 		}
@@ -117,7 +167,7 @@ func (v *verifier) leaf(n *node) error {
 		if err != nil {
 			return err
 		}
-		if err := v.own(e.Run(), "extent "+k.String()); err != nil {
+		if err := v.extent(e, "extent "+k.String()); err != nil {
 			return err
 		}
 	}
