@@ -1,5 +1,5 @@
 // Package gofer is the privileged, host side of blobfs volumes: it opens their
-// images, checks and locks them, formats new ones and copies the first files
+// images and devices, checks and locks them, formats new ones and copies the first files
 // into them. What it opens is handed to the sandbox as descriptors; the
 // sandbox opens nothing itself.
 //
@@ -24,6 +24,7 @@ type Kind string
 const (
 	KindImage  Kind = "image"  // an image file
 	KindMemory Kind = "memory" // memory that ends with the sandbox
+	KindDevice Kind = "device" // a namespace of an NVMe device that is bound to vfio-pci
 )
 
 // ErrInUse says that another process holds the image.
@@ -39,6 +40,8 @@ type VolumeSpec struct {
 	Kind Kind
 	// Path is the image of a KindImage volume.
 	Path string
+	// Device is the namespace of a KindDevice volume.
+	Device DeviceSpec
 	// SizeBytes is the size of the volume. An image of another size is refused.
 	SizeBytes int64
 	// ReadOnlyOK accepts an image that can only be opened for reading.
@@ -51,6 +54,7 @@ type Volume struct {
 	// File is the image, or the sealed memfd of a memory volume. Its open file
 	// description carries an exclusive flock(2), which the kernel drops with
 	// the last descriptor, whatever becomes of the processes.
+	// A device's volume has none: see HandOver.
 	File *os.File
 	// ReadOnly says that File is open for reading only.
 	ReadOnly bool
@@ -67,6 +71,8 @@ func OpenVolume(spec VolumeSpec) (*Volume, error) {
 		err = v.openImage()
 	case KindMemory:
 		err = v.makeMemory()
+	case KindDevice:
+		err = v.checkDevice()
 	default:
 		err = fmt.Errorf("its kind %q is not known", spec.Kind)
 	}

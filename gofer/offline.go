@@ -59,6 +59,14 @@ func openOfflineMode(file *os.File, kind Kind, label string, readOnly bool) (*of
 
 func (o *offline) close() error { return errors.Join(o.device.Close(), o.arena.Close()) }
 
+// openOffline serves the volume.
+func (v *Volume) openOffline() (*offline, error) {
+	if v.Kind == KindDevice {
+		return openDeviceOffline(v.Device)
+	}
+	return openOffline(v.File, v.Kind, v.Name)
+}
+
 // Inspect serves the image at path for reading while do runs. The image need
 // not hold a valid file system. It keeps sandboxes off the image, unless force
 // is set: then a sandbox may be using it, and change it meanwhile.
@@ -123,7 +131,11 @@ func mkfs(file *os.File, kind Kind, label string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(blobfs.Mkfs(o.device, blobfs.MkfsOptions{Label: clip(label, maxLabelBytes)}), o.close())
+	return errors.Join(o.mkfs(label), o.close())
+}
+
+func (o *offline) mkfs(label string) error {
+	return blobfs.Mkfs(o.device, blobfs.MkfsOptions{Label: clip(label, maxLabelBytes)})
 }
 
 // maxLabelBytes is the longest label of a file system.

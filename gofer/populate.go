@@ -46,7 +46,7 @@ func populate(v *Volume, from string) error {
 	fresh, err := populateOnce(v, source)
 	if err == nil && !fresh {
 		// What is there is half of a copy: begin with an empty file system.
-		if err := mkfs(v.File, v.Kind, v.Name); err != nil {
+		if err := v.format(); err != nil {
 			return err
 		}
 		_, err = populateOnce(v, source)
@@ -54,10 +54,19 @@ func populate(v *Volume, from string) error {
 	return err
 }
 
+// format makes an empty file system.
+func (v *Volume) format() error {
+	o, err := v.openOffline()
+	if err != nil {
+		return err
+	}
+	return errors.Join(o.mkfs(v.Name), o.close())
+}
+
 // populateOnce returns fresh == false, and changes nothing, if the volume has
 // the remains of an interrupted copy.
 func populateOnce(v *Volume, source *os.File) (fresh bool, err error) {
-	o, err := openOffline(v.File, v.Kind, v.Name)
+	o, err := v.openOffline()
 	if err != nil {
 		return false, err
 	}

@@ -137,6 +137,9 @@ func (c *Controller) Admin(cmd spec.SubmissionEntry, data []byte) (dw0 uint32, e
 	case spec.AdminCreateIOCQ, spec.AdminCreateIOSQ, spec.AdminDeleteIOCQ, spec.AdminDeleteIOSQ, spec.AdminAsyncEventReq, spec.AdminDoorbellConfig:
 		return 0, fmt.Errorf("%w: %s is the driver's", ErrInvalidRequest, spec.AdminCommandName(cmd.OPC()))
 	}
+	if only := c.opts.OnlyNamespace; only != 0 && cmd.NSID != 0 && cmd.NSID != only {
+		return 0, fmt.Errorf("%w: %s of namespace %#x, here only %d is", ErrNotAllowed, spec.AdminCommandName(cmd.OPC()), cmd.NSID, only)
+	}
 	if len(data) > PageSizeBytes {
 		return 0, fmt.Errorf("%w: %d bytes of data of an admin command", ErrInvalidRequest, len(data))
 	}

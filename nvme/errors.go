@@ -42,6 +42,8 @@ var (
 	ErrInvalidRequest = errors.New("nvme: invalid request")
 	// ErrUnsupported: the controller or namespace lacks what was asked for.
 	ErrUnsupported = errors.New("nvme: not supported by the device")
+	// ErrNotAllowed: Options.OnlyNamespace excludes what was asked for.
+	ErrNotAllowed = errors.New("nvme: not allowed here")
 	// ErrNoNamespace: there is no active namespace of that number.
 	ErrNoNamespace = errors.New("nvme: no such namespace")
 )

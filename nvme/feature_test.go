@@ -544,3 +544,48 @@ func TestCompareIsNotTriedAgain(t *testing.T) {
 		t.Errorf("%d commands: %v", r.Hits(), err)
 	}
 }
+
+// TestOnlyNamespace: a driver that is confined to one namespace opens no other one.
+func TestOnlyNamespace(t *testing.T) {
+	arena, err := nvme.NewArena(nvme.ArenaOptions{SizeBytes: 16 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer arena.Close()
+	var backings []soft.Backing
+	for range 3 {
+		b, err := soft.NewMemoryBacking(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		backings = append(backings, b)
+	}
+	tr, err := soft.New(arena, backings, soft.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := nvme.Open(tr, nvme.Options{OnlyNamespace: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, id := range []uint32{1, 3, 7} {
+		if _, err := c.Namespace(id); !errors.Is(err, nvme.ErrNotAllowed) {
+			t.Errorf("namespace %d: %v", id, err)
+		}
+	}
+	if _, err := c.Admin(spec.SubmissionEntry{CDW0: spec.AdminGetFeatures, NSID: 3, CDW10: 7}, nil); !errors.Is(err, nvme.ErrNotAllowed) {
+		t.Errorf("admin command for namespace 3: %v", err)
+	}
+	ns, err := c.Namespace(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := arena.Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Do([]nvme.Request{{Op: nvme.OpWrite, Vec: [][]byte{page}}, {Op: nvme.OpFlush}}); err != nil {
+		t.Error(err)
+	}
+}

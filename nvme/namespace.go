@@ -60,6 +60,9 @@ func (c *Controller) Namespace(nsid uint32) (*Namespace, error) {
 	if nsid == 0 || nsid >= spec.NSIDAll-1 {
 		return nil, fmt.Errorf("%w: number %d", ErrNoNamespace, nsid)
 	}
+	if only := c.opts.OnlyNamespace; only != 0 && nsid != only {
+		return nil, fmt.Errorf("%w: namespace %d, here only %d is", ErrNotAllowed, nsid, only)
+	}
 	page, err := c.identify(spec.CNSNamespace, nsid)
 	var status *StatusError
 	if errors.As(err, &status) && status.Status() == spec.InvalidNamespace {

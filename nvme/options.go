@@ -41,6 +41,10 @@ type Options struct {
 	// Retries is how often a command is sent again after a status without DNR
 	// or a reset of the controller. Default 3; negative: never.
 	Retries int
+	// OnlyNamespace is the one namespace that may be opened and named in commands;
+	// 0: any. It guards against mistakes above the driver and in it: a controller
+	// does not tell callers apart.
+	OnlyNamespace uint32
 	// Avoid are features of the controller that are not to be used.
 	Avoid Features
 	// EventInterval is how often the driver looks for asynchronous events of a

@@ -250,6 +250,9 @@ func (q *queuePair) freeSlotLocked(s *slot, i uint16) {
 // sendLocked puts the command of a slot into the submission queue. There is
 // room: fewer slots than entries exist. The doorbell is rung later.
 func (q *queuePair) sendLocked(s *slot, i uint16) {
+	if only := q.c.opts.OnlyNamespace; only != 0 && q.id != 0 && s.cmd.NSID != only {
+		panic(fmt.Sprintf("nvme: command for namespace %d on its way, only %d is allowed", s.cmd.NSID, only))
+	}
 	s.gen++
 	s.state = slotInFlight
 	s.expired, s.aborting, s.deadline = false, false, 0

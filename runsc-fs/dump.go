@@ -9,7 +9,6 @@ import (
 	"io"
 
 	blobfsck "runsc-fs/blobfs/fsck"
-	"runsc-fs/gofer"
 	"runsc-fs/nvme"
 )
 
@@ -19,7 +18,7 @@ type dump struct{}
 func (*dump) name() string     { return "dump" }
 func (*dump) synopsis() string { return "show a structure of a volume or an image" }
 func (*dump) arguments() string {
-	return "NAME|PATH superblock|tree|items|log|node=BLOCK|group=NUMBER|inode=NUMBER"
+	return "NAME|PATH|ADDRESS superblock|tree|items|log|node=BLOCK|group=NUMBER|inode=NUMBER"
 }
 func (*dump) setFlags(*flag.FlagSet) {}
 
@@ -27,18 +26,18 @@ func (*dump) run(_ context.Context, out io.Writer, args []string) error {
 	if len(args) != 2 {
 		return usagef("dump: a volume or path and what to show are needed")
 	}
-	path, err := imagePath(args[0], true)
+	t, err := findTarget(args[0], true)
 	if err != nil {
 		return err
 	}
-	return gofer.Inspect(path, true, func(dev nvme.BlockDevice) error {
+	return t.inspect(true, func(dev nvme.BlockDevice) error {
 		w := bufio.NewWriter(out)
 		err := blobfsck.Dump(dev, args[1], w)
 		switch {
 		case errors.Is(err, blobfsck.ErrDump):
 			return usagef("dump: %q is not a structure", args[1])
 		case err != nil:
-			return errors.Join(fmt.Errorf("image %s: %w", path, err), w.Flush())
+			return errors.Join(fmt.Errorf("%v: %w", t, err), w.Flush())
 		}
 		return w.Flush()
 	})

@@ -26,8 +26,8 @@ type fsck struct {
 }
 
 func (*fsck) name() string      { return "fsck" }
-func (*fsck) synopsis() string  { return "check a volume or an image, changing nothing" }
-func (*fsck) arguments() string { return "NAME|PATH [--json] [--force]" }
+func (*fsck) synopsis() string  { return "check a volume, an image or a device, changing nothing" }
+func (*fsck) arguments() string { return "NAME|PATH|ADDRESS [--json] [--force]" }
 
 func (c *fsck) setFlags(f *flag.FlagSet) {
 	f.BoolVar(&c.json, "json", false, "report in JSON")
@@ -38,7 +38,7 @@ func (c *fsck) run(_ context.Context, out io.Writer, args []string) error {
 	if len(args) != 1 {
 		return statusError{usagef("fsck: one volume or path is needed, not %d", len(args)), fsckUsage}
 	}
-	report, path, err := c.check(args[0])
+	report, t, err := c.check(args[0])
 	if errors.Is(err, gofer.ErrInUse) {
 		err = fmt.Errorf("%w; stop what uses it, or check it as it is with 'runsc-fs fsck --force'", err)
 	}
@@ -53,20 +53,20 @@ func (c *fsck) run(_ context.Context, out io.Writer, args []string) error {
 		return statusError{err, fsckOperational}
 	}
 	if !report.Clean || !report.Complete {
-		return statusError{fmt.Errorf("image %s is not clean: errors: %d, warnings: %d", path, report.Errors, report.Warnings), fsckDefects}
+		return statusError{fmt.Errorf("%v is not clean: errors: %d, warnings: %d", t, report.Errors, report.Warnings), fsckDefects}
 	}
 	return nil
 }
 
-func (c *fsck) check(argument string) (report *blobfsck.Report, path string, err error) {
-	if path, err = imagePath(argument, c.force); err != nil {
-		return nil, "", err
+func (c *fsck) check(argument string) (report *blobfsck.Report, t target, err error) {
+	if t, err = findTarget(argument, c.force); err != nil {
+		return nil, t, err
 	}
-	err = gofer.Inspect(path, c.force, func(dev nvme.BlockDevice) (err error) {
+	err = t.inspect(c.force, func(dev nvme.BlockDevice) (err error) {
 		if report, err = blobfsck.Check(dev, blobfsck.Options{}); err != nil {
-			err = fmt.Errorf("image %s: %w", path, err)
+			err = fmt.Errorf("%v: %w", t, err)
 		}
 		return err
 	})
-	return report, path, err
+	return report, t, err
 }

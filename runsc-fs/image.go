@@ -5,35 +5,69 @@ import (
 	"strings"
 
 	"runsc-fs/gofer"
+	"runsc-fs/nvme"
+	"runsc-fs/nvme/pcie"
+	"runsc-fs/oci/registry"
 	"runsc-fs/runsc-fs/hooks"
 )
 
-// imagePath returns the image that an argument names: the path of a file, which
-// has a slash, or the name of a volume. Unless force is set a volume in use is
-// a gofer.ErrInUse.
-func imagePath(argument string, force bool) (string, error) {
+// target is what an argument names: the image or the device of a volume, a file or a
+// device.
+type target struct {
+	path   string           // of an image; "" for a device
+	device gofer.DeviceSpec // without path
+}
+
+// String names it for messages.
+func (t target) String() string {
+	if t.path != "" {
+		return "image " + t.path
+	}
+	return "device " + t.device.String()
+}
+
+// inspect serves the target while do runs. force reads an image even if a sandbox uses
+// it; a device cannot be shared.
+func (t target) inspect(force bool, do func(nvme.BlockDevice) error) error {
+	if t.path != "" {
+		return gofer.Inspect(t.path, force, do)
+	}
+	return gofer.InspectDevice(t.device, do)
+}
+
+// findTarget returns what an argument names: the path of a file, which has a slash, the PCI
+// address of a device, whose first namespace is meant, or the name of a volume. Unless force
+// is set a volume in use is a gofer.ErrInUse.
+func findTarget(argument string, force bool) (target, error) {
 	if strings.Contains(argument, "/") {
-		return argument, nil
+		return target{path: argument}, nil
+	}
+	if addr, err := pcie.ParseAddress(argument); err == nil {
+		return target{device: gofer.DeviceSpec{Address: string(addr), Namespace: 1}}, nil
 	}
 	reg, err := hooks.OpenRegistry()
 	if err != nil {
-		return "", err
+		return target{}, err
 	}
 	volume, err := reg.Get(argument)
 	if err != nil {
-		return "", err
+		return target{}, err
 	}
-	path := volume.ImagePath()
-	if path == "" {
-		return "", fmt.Errorf("volume %q is in memory and has no image", argument)
+	t := target{path: volume.ImagePath()}
+	switch volume.Kind() {
+	case registry.KindMemory:
+		return target{}, fmt.Errorf("volume %q is in memory and has no image", argument)
+	case registry.KindDevice:
+		t.device = hooks.DeviceSpec(volume.Device())
+		force = false // it would fail later, with less to say
 	}
 	if force {
-		return path, nil
+		return t, nil
 	}
 	if holder, inUse, err := volume.Holder(); err == nil && inUse && holder != "" {
-		return "", inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
+		return target{}, inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
 	}
-	return path, nil
+	return t, nil
 }
 
 // inUseError is a gofer.ErrInUse that names the container.

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"runsc-fs/gofer"
+	"runsc-fs/nvme/pcie"
 	"runsc-fs/oci/registry"
 	"runsc-fs/runsc-fs/hooks"
 )
@@ -19,16 +20,21 @@ type mkfs struct {
 	size  string
 	label string
 	force bool
+
+	namespace uint
 }
 
-func (*mkfs) name() string      { return "mkfs" }
-func (*mkfs) synopsis() string  { return "make an empty blobfs in an image file" }
-func (*mkfs) arguments() string { return "PATH [--size SIZE] [--label TEXT] [--force]" }
+func (*mkfs) name() string     { return "mkfs" }
+func (*mkfs) synopsis() string { return "make an empty blobfs in an image file or on a device" }
+func (*mkfs) arguments() string {
+	return "PATH [--size SIZE] | ADDRESS [--namespace N] [--label TEXT] [--force]"
+}
 
 func (m *mkfs) setFlags(f *flag.FlagSet) {
 	f.StringVar(&m.size, "size", "", "size of the image, such as 512M or 10G; needed if there is no file yet")
 	f.StringVar(&m.label, "label", "", "name of the file system")
-	f.BoolVar(&m.force, "force", false, "destroy what the file holds")
+	f.BoolVar(&m.force, "force", false, "destroy what the file or the device holds")
+	f.UintVar(&m.namespace, "namespace", 1, "number of the device's namespace")
 }
 
 func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
@@ -36,6 +42,9 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 		return usagef("mkfs: one path is needed, not %d", len(args))
 	}
 	path := args[0]
+	if addr, err := pcie.ParseAddress(path); err == nil {
+		return m.device(addr)
+	}
 	var sizeBytes int64
 	if m.size != "" {
 		var err error
@@ -70,6 +79,32 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 		}
 	}
 	return gofer.Format(path, info.Size(), m.label)
+}
+
+// device makes the file system on a device that belongs to no volume.
+func (m *mkfs) device(addr pcie.Address) error {
+	if m.size != "" {
+		return usagef("mkfs: a file system on a device takes all of its namespace; leave out --size")
+	}
+	if m.namespace == 0 || m.namespace > maxNamespace {
+		return usagef("mkfs: namespace %d: they are counted from 1", m.namespace)
+	}
+	reg, err := hooks.OpenRegistry()
+	if err != nil {
+		return err
+	}
+	volumes, err := reg.List()
+	if err != nil {
+		return err
+	}
+	spec := gofer.DeviceSpec{Address: string(addr), Namespace: uint32(m.namespace)}
+	for _, v := range volumes {
+		if d := v.Device(); d.Address == spec.Address && d.Namespace == spec.Namespace {
+			return fmt.Errorf("device %v belongs to volume %q; 'runsc-fs volume rm %s' gives the volume up first", spec, v.Name(), v.Name())
+		}
+	}
+	_, err = gofer.FormatDevice(spec, m.label, m.force)
+	return err
 }
 
 // refuseVolume keeps mkfs off the images of volumes: whoever wants an empty

@@ -34,6 +34,9 @@ func (*volumeRm) run(_ context.Context, out io.Writer, args []string) error {
 			continue
 		}
 		fmt.Fprintln(out, name)
+		if d := removed.KeptDevice; d.Address != "" {
+			fmt.Fprintf(out, "the data on device %s namespace %d is still there\n", d.Address, d.Namespace)
+		}
 		if removed.KeptImage != "" {
 			fmt.Fprintf(out, "the image %s is still there\n", removed.KeptImage)
 		}

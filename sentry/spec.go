@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"runsc-fs/nvme/pcie"
 )
 
 // FilesystemName is the type of a blobfs mount, as in mount(8) and in
@@ -14,10 +16,11 @@ const FilesystemName = "blobfs"
 // Kind says what a volume lies on.
 type Kind string
 
-// The kinds of volumes that the embedded controller serves.
+// The kinds of volumes. The embedded controller serves the first two.
 const (
 	KindImage  Kind = "image"  // a regular file or block device, donated as an open descriptor
 	KindMemory Kind = "memory" // memory of the sandbox, gone with it
+	KindDevice Kind = "device" // a namespace of an NVMe controller behind VFIO
 )
 
 // RootSpec is the ownership and mode that the root directory of a new file
@@ -37,7 +40,13 @@ type VolumeSpec struct {
 	// made and perhaps filled already; nil lets the sandbox make its own.
 	// AddVolume takes it over, unless it fails. Locks that the host holds
 	// through it live as long as the sandbox keeps it open.
+	// For KindDevice it is VFIO's file of the device.
 	File *os.File
+	// Space is the file of the device's I/O address space, Device says how the two
+	// are used, and Namespace is the only namespace that is.
+	Space     *os.File
+	Device    pcie.Handle
+	Namespace uint32
 	// Lock is one more open file that belongs to the volume, or nil: the host
 	// keeps others off the volume for as long as it is open anywhere. It is
 	// closed together with the volume, after everything is written back.
@@ -96,6 +105,13 @@ func (s *VolumeSpec) validate() error {
 		}
 		if s.ReadOnly {
 			return fmt.Errorf("sentry: volume %s: a memory volume cannot be read-only", s.Name)
+		}
+	case KindDevice:
+		if s.File == nil || s.Space == nil || s.Namespace == 0 {
+			return fmt.Errorf("sentry: volume %s: no device was given", s.Name)
+		}
+		if s.New {
+			return fmt.Errorf("sentry: volume %s: a device must hold a file system", s.Name)
 		}
 	default:
 		return fmt.Errorf("sentry: volume %s: unknown kind %q", s.Name, s.Kind)

@@ -12,7 +12,6 @@ import (
 
 	"runsc-fs/blobfs"
 	"runsc-fs/nvme"
-	"runsc-fs/nvme/soft"
 )
 
 // Config sets up the sandbox's share of blobfs.
@@ -75,10 +74,10 @@ type registry struct {
 
 // volume is one volume of the sandbox, mounted or not.
 type volume struct {
-	spec   VolumeSpec    // immutable
-	config Config        // immutable
-	arena  *nvme.Arena   // immutable
-	medium *sharedMedium // immutable
+	spec   VolumeSpec  // immutable
+	config Config      // immutable
+	arena  *nvme.Arena // immutable
+	medium medium      // immutable
 
 	// mu serialises mounting, unmounting and shutting down.
 	mu        sync.Mutex
@@ -87,13 +86,6 @@ type volume struct {
 	device    nvme.BlockDevice
 	closed    bool
 }
-
-// sharedMedium lets one medium serve several controllers after each other.
-type sharedMedium struct{ soft.Backing }
-
-// Close implements soft.Backing.Close for a controller: the medium stays open
-// for the next mount.
-func (sharedMedium) Close() error { return nil }
 
 // Setup prepares the process for blobfs volumes. It is called once, in the
 // sandbox process before its system call filter is installed: it makes system
@@ -131,6 +123,8 @@ func (r *registry) setup(cfg Config) error {
 //	fcntl(F_ADD_SEALS), all three only without spec.File,
 //	fcntl(F_GET_SEALS), mmap(MAP_SHARED|MAP_NORESERVE)
 //
+// A volume on a device is added before there is a filter: it makes ioctls.
+//
 // A mounted volume needs pread64, preadv, pwrite64, pwritev, fdatasync,
 // fallocate, madvise, futex and clock_gettime.
 func AddVolume(spec VolumeSpec) error { return volumes.add(spec) }
@@ -148,27 +142,17 @@ func (r *registry) add(spec VolumeSpec) error {
 		if !v.sameAs(&spec) {
 			return fmt.Errorf("%w: %s", ErrConflict, spec.Name)
 		}
-		closeFiles(spec.File, spec.Lock)
+		closeFiles(spec.File, spec.Space, spec.Lock)
 		return nil
 	}
 	if err := spec.validate(); err != nil {
 		return err
 	}
 	v := &volume{spec: spec, config: r.config, arena: r.arena}
-	var medium soft.Backing
 	var err error
-	switch {
-	case spec.Kind == KindMemory && spec.File != nil:
-		medium, err = soft.NewMemfdBacking(spec.File)
-	case spec.Kind == KindMemory:
-		medium, err = soft.NewMemoryBacking(spec.SizeBytes)
-	default:
-		medium, err = soft.NewFileBacking(spec.File, spec.ReadOnly)
-	}
-	if err != nil {
+	if v.medium, err = v.newMedium(); err != nil {
 		return fmt.Errorf("volume %s: %w", spec.Name, err)
 	}
-	v.medium = &sharedMedium{medium}
 	r.byName[spec.Name] = v
 	return nil
 }
@@ -187,7 +171,7 @@ func (v *volume) sameAs(spec *VolumeSpec) bool {
 	if v.spec.Kind != spec.Kind {
 		return false
 	}
-	return spec.Kind != KindMemory || v.spec.SizeBytes == spec.SizeBytes
+	return spec.Kind != KindMemory || v.spec.SizeBytes == spec.SizeBytes // a device comes once only
 }
 
 func (r *registry) find(name string) (*volume, error) {
@@ -211,10 +195,7 @@ func (r *registry) find(name string) (*volume, error) {
 //
 // Preconditions: v.mu is held; v is not mounted.
 func (v *volume) openLocked(opts *mountOptions) (*blobfs.FS, error) {
-	device, err := soft.Open(v.medium, v.arena, soft.Options{
-		Serial: v.serial(),
-		Driver: nvme.Options{Logf: v.logf},
-	})
+	device, err := v.medium.open(nvme.Options{Logf: v.logf})
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +273,7 @@ func (v *volume) shutdown() error {
 		v.fs.blobGone.Store(true)
 		err = v.closeLocked()
 	}
-	if mediumErr := v.medium.Backing.Close(); err == nil {
+	if mediumErr := v.medium.close(); err == nil {
 		err = mediumErr
 	}
 	closeFiles(v.spec.Lock)

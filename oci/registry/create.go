@@ -25,18 +25,33 @@ type CreateSpec struct {
 	// Image is the path of an image outside the registry: an existing one is used as it is, otherwise
 	// it is made there. Empty means an image inside the registry.
 	Image string
+
+	// Device is the device of a KindDevice volume. Its namespace is 1 unless given.
+	Device *Device
+
+	// Existing takes the file system that the device holds instead of making one.
+	Existing bool
+
+	// Force formats a device that is not empty.
+	Force bool
 }
 
 func (s *CreateSpec) validate() error {
 	if err := CheckName(s.Name); err != nil {
 		return err
 	}
+	if s.Device != nil && s.Kind == "" {
+		s.Kind = KindDevice
+	}
 	switch s.Kind {
 	case "":
 		s.Kind = KindImage
-	case KindImage, KindMemory:
+	case KindImage, KindMemory, KindDevice:
 	default:
-		return failf(ErrInvalidSpec, "volume %q: kind %q is not known; it is %q or %q", s.Name, s.Kind, KindImage, KindMemory)
+		return failf(ErrInvalidSpec, "volume %q: kind %q is not known; it is %q, %q or %q", s.Name, s.Kind, KindImage, KindMemory, KindDevice)
+	}
+	if err := s.validateDevice(); err != nil {
+		return err
 	}
 	if s.Kind == KindMemory && s.Image != "" {
 		return failf(ErrInvalidSpec, "volume %q: a memory volume has no image; give one or the other", s.Name)
@@ -54,6 +69,34 @@ func (s *CreateSpec) validate() error {
 		}
 		s.Image = path
 	}
+	return nil
+}
+
+func (s *CreateSpec) validateDevice() error {
+	if s.Kind != KindDevice {
+		switch {
+		case s.Device != nil:
+			return failf(ErrInvalidSpec, "volume %q: a volume of kind %q has no device; give one or the other", s.Name, s.Kind)
+		case s.Existing || s.Force:
+			return failf(ErrInvalidSpec, "volume %q: only a volume on a device is made by force or of what exists", s.Name)
+		}
+		return nil
+	}
+	switch {
+	case s.Device == nil:
+		return failf(ErrInvalidSpec, "volume %q: the address of its device is missing", s.Name)
+	case s.Image != "":
+		return failf(ErrInvalidSpec, "volume %q: a volume on a device has no image; give one or the other", s.Name)
+	case s.SizeBytes != 0:
+		return failf(ErrInvalidSize, "volume %q: a volume on a device takes all of its namespace; leave out the size", s.Name)
+	case s.Existing && s.Force:
+		return failf(ErrInvalidSpec, "volume %q: either the file system that exists is used or a new one made by force", s.Name)
+	}
+	device := *s.Device
+	if device.Namespace == 0 {
+		device.Namespace = 1
+	}
+	s.Device = &device
 	return nil
 }
 
@@ -89,6 +132,11 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 			}
 		}()
 	}
+	if spec.Kind == KindDevice {
+		if err := r.prepareDevice(&spec); err != nil {
+			return nil, err
+		}
+	}
 	if spec.SizeBytes == 0 {
 		spec.SizeBytes = DefaultImageSizeBytes
 		if spec.Kind == KindMemory {
@@ -105,6 +153,7 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 		Kind:      spec.Kind,
 		SizeBytes: spec.SizeBytes,
 		Image:     spec.Image,
+		Device:    spec.Device,
 		CreatedAt: r.opts.Now().UTC(),
 	}
 	if err := r.fill(temp, full); err != nil {
@@ -142,6 +191,31 @@ func (r *Registry) fill(temp string, spec *Spec) error {
 		}
 	}
 	return writeSpec(temp, spec)
+}
+
+// prepareDevice makes or checks the file system on a device and completes spec from it.
+func (r *Registry) prepareDevice(spec *CreateSpec) error {
+	if r.opts.PrepareDevice == nil {
+		return errors.New("this program cannot use devices")
+	}
+	volumes, err := r.List()
+	if err != nil && !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	for _, v := range volumes {
+		if d := v.Device(); d.Address == spec.Device.Address && d.Namespace == spec.Device.Namespace {
+			return failf(ErrDevice, "device %s namespace %d is volume %q already; 'runsc-fs volume rm %s' gives that up first", d.Address, d.Namespace, v.Name(), v.Name())
+		}
+	}
+	device, sizeBytes, err := r.opts.PrepareDevice(*spec.Device, spec.Name, spec.Existing, spec.Force)
+	if err != nil {
+		return failf(ErrDevice, "%v", err)
+	}
+	if err := CheckSize(sizeBytes); err != nil {
+		return failf(ErrInvalidSize, "device %s: %v", device.Address, err)
+	}
+	spec.Device, spec.SizeBytes = &device, sizeBytes
+	return nil
 }
 
 // makeImage creates and formats a sparse image, durably but for its name in the directory.

@@ -19,6 +19,9 @@ var (
 
 	// Of an image file named by the user.
 	ErrImage = fmt.Errorf("image cannot be used")
+
+	// Of a device named by the user.
+	ErrDevice = fmt.Errorf("device cannot be used")
 )
 
 // failure is an error whose text is complete by itself and whose class is a sentinel.

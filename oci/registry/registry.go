@@ -63,6 +63,11 @@ type Options struct {
 	// the user in one line. Create needs it for images that exist already; nil is an error then.
 	Probe func(path string) error
 
+	// PrepareDevice makes an empty file system on a device, or checks the one that is there if existing is
+	// set, and returns the device with model and serial number, and its size. Unless force is set it refuses to format what is not empty. Its error
+	// reaches the user in one line. Create needs it for device volumes; nil is an error then.
+	PrepareDevice func(device Device, label string, existing, force bool) (Device, int64, error)
+
 	// LockTimeout bounds the wait for another process that is changing the registry. 0 means 30 s.
 	LockTimeout time.Duration
 
@@ -223,7 +228,13 @@ func readSpec(path string) (*Spec, error) {
 	if spec.Version != specVersion {
 		return nil, failf(ErrDamaged, "%s has version %d, this program knows version %d", path, spec.Version, specVersion)
 	}
-	if spec.Kind != KindImage && spec.Kind != KindMemory {
+	switch spec.Kind {
+	case KindImage, KindMemory:
+	case KindDevice:
+		if spec.Device == nil {
+			return nil, failf(ErrDamaged, "%s names no device", path)
+		}
+	default:
 		return nil, failf(ErrDamaged, "%s has kind %q, which this program does not know", path, spec.Kind)
 	}
 	return spec, nil

@@ -14,9 +14,11 @@ import (
 type Removed struct {
 	// KeptImage is the path of an image outside the registry, which Remove does not touch.
 	KeptImage string
+	// KeptDevice is the device of the volume, whose data Remove does not touch.
+	KeptDevice Device
 }
 
-// Remove takes a volume away with its data, except for an external image. ErrInUse if a sandbox holds it.
+// Remove takes a volume away with its data, except for an external image or a device. ErrInUse if a sandbox holds it.
 func (r *Registry) Remove(name string) (Removed, error) {
 	volume, err := r.Get(name)
 	if errors.Is(err, ErrDamaged) {
@@ -54,7 +56,7 @@ func (r *Registry) Remove(name string) (Removed, error) {
 	if err := os.RemoveAll(temp); err != nil {
 		return Removed{}, fmt.Errorf("volume %q is removed, but not all of its files: %w", name, err)
 	}
-	return Removed{KeptImage: volume.spec.Image}, nil
+	return Removed{KeptImage: volume.spec.Image, KeptDevice: volume.Device()}, nil
 }
 
 // holdForRemoval takes the lock of the volume so that no sandbox can take it while it disappears.

@@ -22,7 +22,17 @@ const (
 	KindImage Kind = "image"
 	// KindMemory keeps the data in the memory of the sandbox: every sandbox starts with an empty volume.
 	KindMemory Kind = "memory"
+	// KindDevice keeps the data on a namespace of an NVMe device, which the volume has for itself.
+	KindDevice Kind = "device"
 )
+
+// Device is a namespace of an NVMe device.
+type Device struct {
+	Address   string `json:"address"` // on the PCI bus: 0000:03:00.0
+	Namespace uint32 `json:"namespace"`
+	Model     string `json:"model,omitempty"`
+	Serial    string `json:"serial,omitempty"` // of the controller, by which another device at the address is recognised
+}
 
 // specVersion is the version of volume.json.
 const specVersion = 1
@@ -35,6 +45,7 @@ type Spec struct {
 	Kind      Kind      `json:"kind"`
 	SizeBytes int64     `json:"sizeBytes"`
 	Image     string    `json:"image,omitempty"` // absolute path of an image outside the registry
+	Device    *Device   `json:"device,omitempty"`
 	CreatedAt time.Time `json:"createdAt"`
 	// Populated says that the volume has taken over what lay in its mountpoint directory.
 	Populated bool `json:"populated,omitempty"`
@@ -59,7 +70,15 @@ func (v *Volume) Kind() Kind { return v.spec.Kind }
 // SizeBytes returns the size of the volume as a block device.
 func (v *Volume) SizeBytes() int64 { return v.spec.SizeBytes }
 
-// ImagePath returns the absolute path of the image file, "" for a memory volume.
+// Device returns the device of the volume, the zero value if it has none.
+func (v *Volume) Device() Device {
+	if v.spec.Kind != KindDevice || v.spec.Device == nil {
+		return Device{}
+	}
+	return *v.spec.Device
+}
+
+// ImagePath returns the absolute path of the image file, "" for a volume without one.
 func (v *Volume) ImagePath() string {
 	switch {
 	case v.spec.Kind != KindImage:
@@ -101,7 +120,7 @@ func (v *Volume) PopulateFrom() string {
 	return v.Mountpoint()
 }
 
-// UsedBytes returns what the image takes on the host's disk, 0 for a memory volume.
+// UsedBytes returns what the image takes on the host's disk, 0 for a volume without one.
 func (v *Volume) UsedBytes() (int64, error) {
 	path := v.ImagePath()
 	if path == "" {

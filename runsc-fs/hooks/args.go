@@ -4,15 +4,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"runsc-fs/nvme/pcie"
 )
 
 // VolumeArg describes one volume on its way into a sandbox: on the command
 // line of the sandbox process, or in the request that starts a further
 // container. The open files travel beside it, in the order of the arguments:
-// the image if HasImage, then the lock if HasLock.
+// the image if HasImage, the two files of the device if there is a Device, then the
+// lock if HasLock.
 type VolumeArg struct {
 	Name string `json:"name"`
-	// Kind is "image" or "memory".
+	// Kind is "image", "memory" or "device".
 	Kind string `json:"kind"`
 	// SizeBytes is the capacity of the volume.
 	SizeBytes int64 `json:"sizeBytes"`
@@ -20,6 +23,10 @@ type VolumeArg struct {
 	ReadOnly bool `json:"readOnly,omitempty"`
 	// HasImage says that an open image comes with the volume.
 	HasImage bool `json:"hasImage,omitempty"`
+	// Device says how an open NVMe device is reached, Namespace which part of it
+	// is the volume.
+	Device    *pcie.Handle `json:"device,omitempty"`
+	Namespace uint32       `json:"namespace,omitempty"`
 	// HasLock says that the lock on the volume comes with it. Without it the
 	// sandbox holds the volume already.
 	HasLock bool `json:"hasLock,omitempty"`
@@ -32,6 +39,9 @@ func (a *VolumeArg) files() int {
 	n := 0
 	if a.HasImage {
 		n++
+	}
+	if a.Device != nil {
+		n += 2
 	}
 	if a.HasLock {
 		n++

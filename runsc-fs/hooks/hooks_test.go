@@ -15,6 +15,7 @@ import (
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
+	"runsc-fs/nvme/pcie"
 	"runsc-fs/oci/registry"
 	"runsc-fs/sentry"
 )
@@ -345,4 +346,25 @@ func TestStopSandbox(t *testing.T) {
 	}
 	StopSandbox(0, nil)
 	StopSandbox(-1, nil)
+}
+
+// TestDeviceArgs: a device travels with two files and comes before the sandbox runs, or
+// not at all.
+func TestDeviceArgs(t *testing.T) {
+	a := VolumeArg{Name: "v", Kind: "device", Device: &pcie.Handle{Address: "0000:03:00.0", API: pcie.APIGroup}, Namespace: 2, HasLock: true}
+	if n := a.files(); n != 3 {
+		t.Errorf("%d files, want the device's two and the lock", n)
+	}
+	before := volumeArgs{list: []VolumeArg{a}, set: true}
+	var after volumeArgs
+	if err := after.Set(before.String()); err != nil || !reflect.DeepEqual(before, after) {
+		t.Errorf("%+v became %+v, %v", before, after, err)
+	}
+	boot.volumes = before
+	t.Cleanup(func() { boot.volumes = volumeArgs{} })
+	payload := []*os.File{os.Stdin, os.Stdin, os.Stdin}
+	err := ReceiveVolumes([]VolumeArg{a}, &payload)
+	if err == nil || !strings.Contains(err.Error(), "only the first container of a sandbox") || len(payload) != 3 {
+		t.Errorf("a device for a running sandbox: %v", err)
+	}
 }

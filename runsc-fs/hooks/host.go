@@ -10,8 +10,10 @@ import (
 	"sync"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"runsc-fs/gofer"
+	"runsc-fs/nvme/pcie"
 	"runsc-fs/oci"
 	"runsc-fs/oci/registry"
 )
@@ -28,7 +30,29 @@ func VolumeRoot() string { return volumeRoot }
 
 // OpenRegistry opens the registry that this command works with.
 func OpenRegistry() (*registry.Registry, error) {
-	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe})
+	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe, PrepareDevice: prepareDevice})
+}
+
+// prepareDevice makes or checks the file system of a device volume.
+func prepareDevice(d registry.Device, label string, existing, force bool) (registry.Device, int64, error) {
+	addr, err := pcie.ParseAddress(d.Address)
+	if err != nil {
+		return d, 0, err
+	}
+	d.Address = string(addr)
+	var info gofer.DeviceInfo
+	if existing {
+		info, err = gofer.ProbeDevice(DeviceSpec(d))
+	} else {
+		info, err = gofer.FormatDevice(DeviceSpec(d), label, force)
+	}
+	d.Model, d.Serial = info.Model, info.Serial
+	return d, info.SizeBytes, err
+}
+
+// DeviceSpec is a device as package gofer wants it.
+func DeviceSpec(d registry.Device) gofer.DeviceSpec {
+	return gofer.DeviceSpec{Address: d.Address, Namespace: d.Namespace, Serial: d.Serial}
 }
 
 // openVolume is a volume that this process has opened for a container.
@@ -163,11 +187,16 @@ func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) 
 			lock.Close()
 		}
 	}()
+	if v.Kind() == registry.KindDevice && containerID != sandboxID {
+		err = errLateDevice(v.Name())
+		return nil, err
+	}
 	if v, err = reg.Get(v.Name()); err != nil { // as it is now that nobody changes it
 		return nil, err
 	}
 	image, err := gofer.OpenVolume(gofer.VolumeSpec{
 		Name: v.Name(), Kind: gofer.Kind(v.Kind()), Path: v.ImagePath(), SizeBytes: v.SizeBytes(), ReadOnlyOK: use.readOnly && v.PopulateFrom() == "",
+		Device: DeviceSpec(v.Device()),
 	})
 	if err != nil {
 		return nil, err
@@ -181,10 +210,22 @@ func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) 
 			return nil, err
 		}
 	}
+	files, device, err := image.HandOver()
+	if err != nil {
+		image.Close()
+		return nil, err
+	}
 	out.arg.ReadOnly = image.ReadOnly
-	out.arg.HasImage, out.arg.HasLock = true, true
-	out.files = []*os.File{image.File, lock}
+	out.arg.Device, out.arg.Namespace = device, v.Device().Namespace
+	out.arg.HasImage, out.arg.HasLock = device == nil, true
+	out.files = append(files, lock)
 	return out, nil
+}
+
+// errLateDevice refuses a device for a running sandbox: it would have to be mapped for
+// DMA, which a sandbox cannot do any more once it runs.
+func errLateDevice(name string) error {
+	return fmt.Errorf("volume %q is on a device, which only the first container of a sandbox can bring; mount it there, too", name)
 }
 
 // CheckVolumes tells whether OpenVolumes would find the volumes of a container
@@ -201,6 +242,9 @@ func CheckVolumes(spec *specs.Spec, sandboxID string) error {
 		}
 		if inUse && !heldBySandbox(use.volume, sandboxID) {
 			return fmt.Errorf("volume %q is in use by container %s", name, holder)
+		}
+		if !inUse && use.volume.Kind() == registry.KindDevice {
+			return errLateDevice(name)
 		}
 	}
 	return nil
@@ -232,6 +276,11 @@ func DonateVolumes(containerID string, spec *specs.Spec, donor fileDonor, cmd *e
 	args := []VolumeArg{}
 	var files []*os.File
 	for _, v := range list {
+		if v.arg.Device != nil {
+			if err := allowLockedMemory(); err != nil {
+				return fmt.Errorf("volume %q: %w", v.arg.Name, err)
+			}
+		}
 		args = append(args, v.arg)
 		files = append(files, v.files...)
 	}
@@ -242,6 +291,15 @@ func DonateVolumes(containerID string, spec *specs.Spec, donor fileDonor, cmd *e
 	cmd.Args = append(cmd.Args, "--"+volumesFlag+"="+string(text))
 	if len(files) > 0 {
 		donor.DonateAndClose(volumeFDsFlag, files...)
+	}
+	return nil
+}
+
+// allowLockedMemory lets the sandbox, which inherits the limit, map its arena for DMA.
+func allowLockedMemory() error {
+	all := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &all); err != nil {
+		return fmt.Errorf("a device needs locked memory: %w; run this as root", err)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ var rules = []rule{
 		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "github.com/docker/go-plugins-helpers", "github.com/docker/go-units",
 	}},
 	{"runsc-fs/hooks", []string{
-		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor/pkg", module + "/gofer", module + "/oci", module + "/sentry",
+		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor/pkg", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
 	}},
 	{"runsc-fs/hookgen", []string{"golang.org/x/sys"}},
 	{"runsc-fs", []string{
