@@ -33,3 +33,32 @@ wait_for() {
 		sleep 0.2
 	done
 }
+
+# refused TEXT COMMAND...: wants a command to fail with one line that has the text.
+refused() {
+	want=$1
+	shift
+	if said=$("$@" 2>&1 </dev/null); then
+		echo "succeeded instead of being refused: $*: $said"
+		return 1
+	fi
+	case $said in
+	*"$want"*) ;;
+	*)
+		echo "refused without '$want': $*: $said"
+		return 1
+		;;
+	esac
+	if [ "$(echo "$said" | wc -l)" != 1 ]; then
+		echo "said more than one line: $*: $said"
+		return 1
+	fi
+}
+
+# driven DEVICE DRIVER: wants a device to have that driver.
+driven() {
+	if [ "$(driver_of $1)" != $2 ]; then
+		echo "$1 has the driver $(driver_of $1) instead of $2"
+		return 1
+	fi
+}

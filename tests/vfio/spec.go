@@ -60,6 +60,10 @@ type Controller struct {
 	MDTS int
 	// QueuePairs is the number of I/O queue pairs. Default 64.
 	QueuePairs int
+	// Multipath puts it into a subsystem that says it may have more controllers, as that of
+	// many a server's disk does: the kernel then hides its block devices behind those of
+	// the subsystem.
+	Multipath bool
 	// HotPlug puts the controller behind a root port, from which it can be removed.
 	HotPlug bool
 	// Device are further properties of QEMU's device nvme.
@@ -129,6 +133,10 @@ func (s *Spec) setDefaults() error {
 	return nil
 }
 
+// bootOptions are the kernel's command line. A busy host makes a guest slow, which must
+// be taken neither for a broken timer, at boot, nor for a stalled processor.
+const bootOptions = "console=ttyS0 panic=-1 quiet intel_iommu=on no_timer_check rcupdate.rcu_cpu_stall_suppress=1 nowatchdog"
+
 // machine gives QEMU's arguments for the parts that every guest has.
 func (s *Spec) machine(dir, initramfs string) []string {
 	return []string{
@@ -140,7 +148,7 @@ func (s *Spec) machine(dir, initramfs string) []string {
 		"-chardev", "stdio,id=script,signal=off", "-serial", "chardev:script",
 		"-chardev", "socket,id=qmp,fd=3", "-mon", "chardev=qmp,mode=control",
 		"-kernel", s.Kernel.image, "-initrd", initramfs,
-		"-append", strings.TrimSpace("console=ttyS0 panic=-1 quiet intel_iommu=on " + s.Boot),
+		"-append", strings.TrimSpace(bootOptions + " " + s.Boot),
 	}
 }
 
@@ -171,9 +179,11 @@ func (s *Spec) controller(dir string, n int) ([]string, error) {
 		args = append(args, "-device", fmt.Sprintf("pcie-root-port,id=port%d,bus=pcie.0,chassis=%d,slot=%d,addr=%s", n, n+1, n+1, slot))
 		place = fmt.Sprintf("bus=port%d", n)
 	}
-	args = append(args,
-		"-device", fmt.Sprintf("nvme-subsys,id=subsys%d,nqn=rig%d", n, n),
-		"-device", join(fmt.Sprintf("nvme,id=%s,serial=%s,subsys=subsys%d,mdts=%d,max_ioqpairs=%d,%s", id, Serial(n), n, c.MDTS, c.QueuePairs, place), c.Device))
+	if c.Multipath {
+		args = append(args, "-device", fmt.Sprintf("nvme-subsys,id=subsys%d,nqn=rig%d", n, n))
+		place += fmt.Sprintf(",subsys=subsys%d", n)
+	}
+	args = append(args, "-device", join(fmt.Sprintf("nvme,id=%s,serial=%s,mdts=%d,max_ioqpairs=%d,%s", id, Serial(n), c.MDTS, c.QueuePairs, place), c.Device))
 	for i, ns := range c.Namespaces {
 		if ns.SizeBytes == 0 {
 			ns.SizeBytes = 64 << 20

@@ -1,7 +1,8 @@
 // Command probe does the least that shows a device to be usable through VFIO: it
 // opens the device's group, gives it an address space, and reads PCI identifiers and
 // the registers CAP and VS of an NVMe controller (Base 2.0, 3.1.3) from its BAR 0. It shares no code
-// with the driver, so it tells faults of the machine from the driver's.
+// with the driver, so it tells faults of the machine from the driver's. With a second
+// argument it then keeps the device open until it is killed.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -43,11 +45,11 @@ type regionInfo struct {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: probe 0000:00:03.0")
+	if len(os.Args) != 2 && (len(os.Args) != 3 || os.Args[2] != "hold") {
+		fmt.Fprintln(os.Stderr, "usage: probe 0000:00:03.0 [hold]")
 		os.Exit(2)
 	}
-	if err := probe(os.Args[1]); err != nil {
+	if err := probe(os.Args[1], len(os.Args) == 3); err != nil {
 		fmt.Fprintf(os.Stderr, "probe %s: %v\n", os.Args[1], err)
 		os.Exit(1)
 	}
@@ -62,7 +64,7 @@ func control(what string, fd int, request uintptr, arg uintptr) (int, error) {
 	return int(r), nil
 }
 
-func probe(address string) error {
+func probe(address string, hold bool) error {
 	link, err := os.Readlink("/sys/bus/pci/devices/" + address + "/iommu_group")
 	if err != nil {
 		return fmt.Errorf("no IOMMU group: %w", err)
@@ -93,7 +95,12 @@ func probe(address string) error {
 		return err
 	}
 	defer unix.Close(device)
-	return readDevice(device, address)
+	if err := readDevice(device, address); err != nil || !hold {
+		return err
+	}
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 // openDevice gives the group the container's address space and opens the device.
