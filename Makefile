@@ -43,6 +43,13 @@ unit:
 	@$(GO) test -timeout 15m $(UNIT)
 	@$(GO) test -timeout 15m -tags invariants $(filter-out ./runsc-fs/... ./tests/...,$(UNIT))
 
+## crash: look at N states that power cuts leave (N=100000), from SEED=1 on
+.PHONY: crash
+crash: N ?= 100000
+crash: SEED ?= 1
+crash:
+	@$(GO) test -count=1 -timeout 60m -v ./blobfs/crashrig -crash.states=$(N) -crash.seed=$(SEED)
+
 ## e2e: run the tests with containers, dockerd, PostgreSQL, fio and SQLite; as root
 .PHONY: e2e
 e2e: build
@@ -81,6 +88,7 @@ test:
 	@tests/step.sh vet $(MAKE) --no-print-directory vet
 	@tests/step.sh lint $(MAKE) --no-print-directory lint
 	@RUNSC_FS_REQUIRE_QEMU=1 tests/step.sh unit $(MAKE) --no-print-directory unit
+	@tests/step.sh crash $(MAKE) --no-print-directory crash
 	@tests/step.sh e2e $(MAKE) --no-print-directory e2e
 	@tests/step.sh test-vfio $(MAKE) --no-print-directory test-vfio
 	@tests/step.sh help $(MAKE) --no-print-directory help

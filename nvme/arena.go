@@ -35,6 +35,9 @@ type ArenaOptions struct {
 	// the option has no effect. Pages of hugetlbfs are never used: a 4 KiB
 	// piece of them could not be mapped into an application.
 	HugePages bool
+	// KeepFreed has Free keep all memory, instead of giving long runs back to
+	// the host: for arenas that are emptied and filled thousands of times.
+	KeepFreed bool
 }
 
 // Arena is the memory that a controller may reach by DMA: a memfd, or a range
@@ -49,6 +52,7 @@ type Arena struct {
 	fileOffset int64
 	mem        []byte
 	base       uintptr
+	keepFreed  bool
 
 	pinned atomic.Bool // no page may be exchanged for another one
 
@@ -85,6 +89,7 @@ func NewArena(opts ArenaOptions) (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.keepFreed = opts.KeepFreed
 	if opts.HugePages {
 		_ = unix.Madvise(a.mem, unix.MADV_HUGEPAGE) // a wish, not a need
 	}
@@ -217,7 +222,7 @@ func (a *Arena) Free(b []byte) {
 		panic(fmt.Sprintf("nvme: Free of %d bytes at offset %d (inside the arena: %v), which are no pages of it", len(b), off, ok))
 	}
 	first, pages := int(off/PageSizeBytes), len(b)/PageSizeBytes
-	if pages >= punchPages && !a.pinned.Load() {
+	if pages >= punchPages && !a.keepFreed && !a.pinned.Load() {
 		// Failure keeps the memory resident, nothing else.
 		_ = unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, a.fileOffset+off, int64(len(b)))
 	}

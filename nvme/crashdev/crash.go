@@ -43,11 +43,14 @@ func (d *Disk) Samples(seed uint64, n int) iter.Seq2[Crash, *Disk] {
 	}
 }
 
-// Image builds what a power cut leaves. The disk itself does not change.
+// Image builds what a power cut leaves. The disk itself does not change, and
+// its Sabotage is not the image's.
 func (d *Disk) Image(c Crash) *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return newDisk(d.opts, d.imageLocked(c))
+	opts := d.opts
+	opts.Sabotage = nil
+	return newDisk(opts, d.imageLocked(c))
 }
 
 // PowerCut cuts the power of the disk itself, now: what it loses is gone from

@@ -250,3 +250,75 @@ func TestImagesAreIndependent(t *testing.T) {
 		}
 	}
 }
+
+// TestSums checks that fingerprints tell contents apart, and nothing else.
+func TestSums(t *testing.T) {
+	a, _ := New(Options{SizeBytes: testSize})
+	empty := a.Sum()
+	a.WriteAt([]byte{1}, 5000)
+	one := a.Sum()
+	b := a.Clone()
+	b.WriteAt([]byte{2}, 5000)
+	c, _ := New(Options{SizeBytes: testSize})
+	c.WriteAt([]byte{1}, 5000+4096) // the same page elsewhere
+	for _, other := range []uint64{empty, b.Sum(), c.Sum()} {
+		if other == one {
+			t.Error("different contents have one sum")
+		}
+	}
+	b.WriteAt([]byte{1}, 5000)
+	if b.Sum() != one || a.Sum() != one {
+		t.Error("equal contents have different sums")
+	}
+	a.WriteAt([]byte{0}, 5000)
+	if a.Sum() != empty {
+		t.Error("a page of zeroes differs from none")
+	}
+}
+
+// TestSabotage leaves out one flush and the durability of one write.
+func TestSabotage(t *testing.T) {
+	arena := newArena(t)
+	d, _ := New(Options{SizeBytes: testSize, Sabotage: func(n int, e *Event) bool {
+		e.FUA = e.FUA && n != 2
+		return n != 1
+	}})
+	s := newStamped(t, d.Device(arena), 512)
+	s.write(0, 1, false)
+	s.flush()
+	s.write(1, 1, true)
+	if got := d.Uncertain(d.Points()); len(got) != 2 || d.Points() != 2 {
+		t.Errorf("of %d commands %v may be lost", d.Points(), got)
+	}
+}
+
+// TestSavedDisk checks that a disk from a file has the same crashes.
+func TestSavedDisk(t *testing.T) {
+	arena := newArena(t)
+	d, _ := New(Options{SizeBytes: testSize})
+	d.WriteAt([]byte("before"), 9000)
+	s := newStamped(t, d.Device(arena), 512)
+	for n := range 40 {
+		s.write(n%16, 1+n%3, n%5 == 0)
+		if n%9 == 0 {
+			s.flush()
+		}
+	}
+	var file bytes.Buffer
+	if err := d.Save(&file); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Load(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Sum() != d.Sum() || again.Points() != d.Points() {
+		t.Error("another disk was loaded")
+	}
+	for seed := range uint64(50) {
+		c := Crash{Point: int(seed) % (d.Points() + 1), Seed: seed * 77}
+		if d.Image(c).Sum() != again.Image(c).Sum() {
+			t.Errorf("%v has another image", c)
+		}
+	}
+}

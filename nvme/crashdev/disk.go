@@ -33,6 +33,11 @@ type Options struct {
 	// IgnoreFlush makes a liar of the disk: Flush and FUA complete and
 	// guarantee nothing. For canaries: a test rig has to notice.
 	IgnoreFlush bool
+	// Sabotage, if not nil, sees each command that is about to be recorded, with
+	// its number counted from 0. It may change it, for example clear FUA; if it
+	// returns false the command completes and is forgotten. For canaries, as if
+	// the program had left the command out.
+	Sabotage func(n int, e *Event) bool
 }
 
 // deallocated is what deallocated blocks contain: deliberately not zeroes.
@@ -70,6 +75,8 @@ type Disk struct {
 	content store // what reads see
 	origin  store // content when recording began
 	events  []Event
+
+	commands int // given to Options.Sabotage
 
 	// The durable content before event frontier, kept because crash points
 	// are mostly visited in order.
@@ -114,6 +121,23 @@ func (d *Disk) Clone() *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return newDisk(d.opts, d.content.clone())
+}
+
+// Sum is a fingerprint of the present content: equal contents have equal sums,
+// and different ones different sums but for one chance in 2^64. It holds within
+// one process.
+func (d *Disk) Sum() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.content.sum()
+}
+
+// With is a clone whose options are changed by fn. The size and the block size
+// must stay as they are.
+func (d *Disk) With(fn func(o *Options)) *Disk {
+	c := d.Clone()
+	fn(&c.opts)
+	return c
 }
 
 // ReadAt reads the present content, for tests that look at it directly.
@@ -181,6 +205,13 @@ func (d *Disk) complete(e Event) {
 	if d.opts.IgnoreFlush {
 		e.FUA = false
 		if e.Op == nvme.OpFlush {
+			return
+		}
+	}
+	if d.opts.Sabotage != nil {
+		n := d.commands
+		d.commands++
+		if !d.opts.Sabotage(n, &e) {
 			return
 		}
 	}

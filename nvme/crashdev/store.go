@@ -1,6 +1,9 @@
 package crashdev
 
-import "sync/atomic"
+import (
+	"hash/maphash"
+	"sync/atomic"
+)
 
 const (
 	pageBytes  = 4096
@@ -21,6 +24,7 @@ type chunk struct {
 
 type page struct {
 	token uint64
+	hash  atomic.Uint64 // of data; 0: not known
 	data  [pageBytes]byte
 }
 
@@ -99,5 +103,36 @@ func (s *store) own(p int64) *page {
 		pg = &page{token: s.token, data: pg.data}
 		c.pages[p%chunkPages] = pg
 	}
+	pg.hash.Store(0)
 	return pg
+}
+
+var (
+	hashSeed = maphash.MakeSeed()
+	zeroHash = maphash.Bytes(hashSeed, make([]byte, pageBytes)) | 1
+)
+
+// sum is a fingerprint of the content. Pages keep their part of it, so that
+// stores that share most pages cost little.
+func (s *store) sum() uint64 {
+	var total uint64
+	for ci, c := range s.top {
+		if c == nil {
+			continue
+		}
+		for pi, pg := range c.pages {
+			if pg == nil {
+				continue
+			}
+			h := pg.hash.Load()
+			if h == 0 {
+				h = maphash.Bytes(hashSeed, pg.data[:]) | 1
+				pg.hash.Store(h)
+			}
+			if h != zeroHash { // as if the page was not there
+				total += maphash.Comparable(hashSeed, [2]uint64{uint64(ci*chunkPages + pi), h})
+			}
+		}
+	}
+	return total
 }
