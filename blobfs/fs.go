@@ -132,6 +132,10 @@ func (fs *FS) UUID() [16]byte { return fs.store.UUID() }
 // Label is the name that the file system was made with.
 func (fs *FS) Label() string { return fs.store.Label() }
 
+// CommitInterval is the time between commits in the background; negative if
+// there are none.
+func (fs *FS) CommitInterval() time.Duration { return fs.opts.CommitInterval }
+
 // Pages is the page cache, for taking references to what Fault returns.
 func (fs *FS) Pages() *PageCache { return fs.cache }
 

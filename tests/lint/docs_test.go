@@ -44,6 +44,31 @@ func TestDocumentLinks(t *testing.T) {
 	}
 }
 
+// TestDocumentedTests checks that each test that a document names exists.
+func TestDocumentedTests(t *testing.T) {
+	name := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)")
+	function := regexp.MustCompile(`(?m)^func (Test[A-Z][A-Za-z0-9]*)\(`)
+	root, paths := sourceFiles(t)
+	there := map[string]bool{}
+	for _, p := range paths {
+		if strings.HasSuffix(p, "_test.go") {
+			for _, m := range function.FindAllStringSubmatch(string(read(t, root, p)), -1) {
+				there[m[1]] = true
+			}
+		}
+	}
+	for _, p := range paths {
+		if filepath.Ext(p) != ".md" {
+			continue
+		}
+		for _, m := range name.FindAllStringSubmatch(string(read(t, root, p)), -1) {
+			if !there[m[1]] {
+				t.Errorf("%s names %s, which is not there", p, m[1])
+			}
+		}
+	}
+}
+
 // TestDocumentedTargets checks that each make target in a document exists and that
 // make help names every target that is documented in the Makefile.
 func TestDocumentedTargets(t *testing.T) {
