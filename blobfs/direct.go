@@ -108,13 +108,23 @@ func (i *Inode) readDirect(dst Sink, off, n int64) (done int64, err error) {
 // readFrames fills the frames of the batch from the file bytes [off, off+n).
 // Frame k stands for block off/BlockSizeBytes+k. Needs fillMu shared.
 func (i *Inode) readFrames(b *batch, off, n int64) error {
+	if err := i.planDirectRead(b, 0, off, n); err != nil || len(b.reqs) == 0 {
+		return err
+	}
+	return i.fs.readData(b)
+}
+
+// planDirectRead fills frames of the batch from the file bytes [off, off+n), or adds
+// the reads that do. Frame frame+k stands for block off/BlockSizeBytes+k. Needs
+// fillMu shared, until the reads are done.
+func (i *Inode) planDirectRead(b *batch, frame int, off, n int64) error {
 	fs := i.fs
-	start := uint64(off) / BlockSizeBytes
+	start := uint64(off)/BlockSizeBytes - uint64(frame) // the block of frame 0, if there were one
 	end := blocksOf(off + n)
 	// Only whole logical blocks can be read; what is more than asked for
 	// lies in the same frame.
 	readEnd := (off + n + fs.lbaBytes - 1) / fs.lbaBytes * fs.lbaBytes
-	for index := start; index < end; {
+	for index := uint64(off) / BlockSizeBytes; index < end; {
 		if i.cached.Load() > 0 {
 			if p := i.pinPage(index); p != nil {
 				ok := p.has(pageUptodate)
@@ -149,10 +159,7 @@ func (i *Inode) readFrames(b *batch, off, n int64) error {
 			index++
 		}
 	}
-	if len(b.reqs) == 0 {
-		return nil
-	}
-	return fs.readData(b)
+	return nil
 }
 
 // writeDirect writes around the cache and brings cached pages up to date.

@@ -72,43 +72,52 @@ func (u *userMemory) CopyIn(b []byte) (int, error) {
 	return n, err
 }
 
+// readFlags checks the flags of a read and gives those for the volume.
+func (fd *regularFD) readFlags(flags uint32) (blobfs.IOFlags, error) {
+	if flags&^readFlags != 0 {
+		return 0, linuxerr.EOPNOTSUPP
+	}
+	if err := fd.fs().usable(); err != nil {
+		return 0, err
+	}
+	var io blobfs.IOFlags
+	if fd.keepsAtime() {
+		io |= blobfs.IONoAtime
+	}
+	if flags&rwfNoWait != 0 {
+		io |= blobfs.IONoWait
+	}
+	if fd.vfsfd.StatusFlags()&linux.O_DIRECT != 0 {
+		io |= blobfs.IODirect // the volume checks offset and length
+	}
+	return io, nil
+}
+
+// readResult gives the outcome of a read that the volume has carried out.
+func readResult(done int64, err error) (int64, error) {
+	switch {
+	case done > 0:
+		return done, nil // what stopped it comes up again with the next read
+	case err != nil:
+		return 0, errno(err)
+	}
+	return 0, io.EOF
+}
+
 // PRead implements vfs.FileDescriptionImpl.PRead.
 func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset int64, opts vfs.ReadOptions) (int64, error) {
 	if offset < 0 {
 		return 0, linuxerr.EINVAL
 	}
-	if opts.Flags&^readFlags != 0 {
-		return 0, linuxerr.EOPNOTSUPP
-	}
+	flags, err := fd.readFlags(opts.Flags)
 	n := dst.NumBytes()
-	if n == 0 {
-		return 0, nil
-	}
-	if err := fd.fs().usable(); err != nil {
+	if err != nil || n == 0 {
 		return 0, err
 	}
-	n = min(n, math.MaxInt64-offset)
-	status := fd.vfsfd.StatusFlags()
-	var flags blobfs.IOFlags
-	if fd.keepsAtime() {
-		flags |= blobfs.IONoAtime
-	}
-	if opts.Flags&rwfNoWait != 0 {
-		flags |= blobfs.IONoWait
-	}
-	if status&linux.O_DIRECT != 0 {
-		flags |= blobfs.IODirect // which checks offset and length
-	}
 	u := getUserMemory(ctx, dst)
-	done, err := fd.inode.blob.ReadAt(u, offset, n, flags)
+	done, err := fd.inode.blob.ReadAt(u, offset, min(n, math.MaxInt64-offset), flags)
 	putUserMemory(u)
-	if done > 0 {
-		return done, nil // what stopped it comes up again with the next read
-	}
-	if err != nil {
-		return 0, errno(err)
-	}
-	return 0, io.EOF
+	return readResult(done, err)
 }
 
 // Read implements vfs.FileDescriptionImpl.Read.
@@ -140,77 +149,101 @@ func (fd *regularFD) Write(ctx context.Context, src usermem.IOSequence, opts vfs
 // write writes src at offset, or at the end of the file if the description or
 // opts say so, and returns where and how much it has written.
 func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset int64, opts vfs.WriteOptions) (at, done int64, err error) {
+	p, err := fd.planWrite(ctx, offset, src.NumBytes(), opts.Flags)
+	if err != nil {
+		return 0, 0, err
+	}
+	if p.n == 0 {
+		return p.offset, 0, nil
+	}
+	u := getUserMemory(ctx, src)
+	if p.atEnd {
+		at, done, err = fd.inode.blob.Append(u, p.n, p.flags)
+	} else {
+		at = p.offset
+		done, err = fd.inode.blob.WriteAt(u, p.offset, p.n, p.flags)
+	}
+	putUserMemory(u)
+	done, err = p.result(done, err)
+	return at, done, err
+}
+
+// writePlan is a write that may be carried out.
+type writePlan struct {
+	offset, n int64
+	atEnd     bool
+	flags     blobfs.IOFlags
+}
+
+// planWrite checks a write of n bytes, all but whether the volume has room for
+// it, and prepares the inode.
+func (fd *regularFD) planWrite(ctx context.Context, offset, n int64, opts uint32) (p writePlan, err error) {
 	if offset < 0 {
-		return 0, 0, linuxerr.EINVAL
+		return p, linuxerr.EINVAL
 	}
 	const bothAppends = rwfAppend | rwfNoAppend
-	if opts.Flags&bothAppends == bothAppends {
-		return 0, 0, linuxerr.EINVAL
+	if opts&bothAppends == bothAppends {
+		return p, linuxerr.EINVAL
 	}
-	if opts.Flags&^writeFlags != 0 {
-		return 0, 0, linuxerr.EOPNOTSUPP
+	if opts&^writeFlags != 0 {
+		return p, linuxerr.EOPNOTSUPP
 	}
-	n := src.NumBytes()
+	p.offset = offset
 	if n == 0 {
-		return offset, 0, nil
+		return p, nil
 	}
 	i := fd.inode
 	if err := i.fs.usable(); err != nil {
-		return 0, 0, err
+		return p, err
 	}
 	status := fd.vfsfd.StatusFlags()
-	atEnd := status&linux.O_APPEND != 0 && opts.Flags&rwfNoAppend == 0 || opts.Flags&rwfAppend != 0
-	if atEnd {
+	p.atEnd = status&linux.O_APPEND != 0 && opts&rwfNoAppend == 0 || opts&rwfAppend != 0
+	if p.atEnd {
 		// Where exactly it goes is decided by the volume; the limits are
 		// checked against the end as it is now.
-		offset = i.size()
+		p.offset = i.size()
 	}
-	n = min(n, math.MaxInt64-offset)
-	if n, err = vfs.CheckLimit(ctx, offset, n); err != nil {
-		return 0, 0, err
+	n = min(n, math.MaxInt64-p.offset)
+	if n, err = vfs.CheckLimit(ctx, p.offset, n); err != nil {
+		return p, err
 	}
-	if offset >= blobfs.MaxFileSizeBytes {
-		return 0, 0, linuxerr.EFBIG
+	if p.offset >= blobfs.MaxFileSizeBytes {
+		return p, linuxerr.EFBIG
 	}
-	n = min(n, blobfs.MaxFileSizeBytes-offset)
+	p.n = min(n, blobfs.MaxFileSizeBytes-p.offset)
 
-	var flags blobfs.IOFlags
 	if status&linux.O_DIRECT != 0 {
-		if !fd.fs().directAligned(offset, n) {
-			return 0, 0, linuxerr.EINVAL
+		if !fd.fs().directAligned(p.offset, p.n) {
+			return p, linuxerr.EINVAL
 		}
-		flags |= blobfs.IODirect
+		p.flags |= blobfs.IODirect
 	}
-	if opts.Flags&rwfNoWait != 0 {
-		flags |= blobfs.IONoWait
+	if opts&rwfNoWait != 0 {
+		p.flags |= blobfs.IONoWait
 	}
 	// O_SYNC includes the bit of O_DSYNC.
-	if status&linux.O_SYNC != 0 || opts.Flags&linux.RWF_SYNC != 0 {
-		flags |= blobfs.IOSync
-	} else if status&linux.O_DSYNC != 0 || opts.Flags&linux.RWF_DSYNC != 0 {
-		flags |= blobfs.IODSync
+	if status&linux.O_SYNC != 0 || opts&linux.RWF_SYNC != 0 {
+		p.flags |= blobfs.IOSync
+	} else if status&linux.O_DSYNC != 0 || opts&linux.RWF_DSYNC != 0 {
+		p.flags |= blobfs.IODSync
 	}
 	if !i.unprivileged() {
 		if err := i.dropPrivs(auth.CredentialsFromContext(ctx)); err != nil {
-			return 0, 0, err
+			return p, err
 		}
 	}
+	return p, nil
+}
 
-	u := getUserMemory(ctx, src)
-	if atEnd {
-		at, done, err = i.blob.Append(u, n, flags)
-	} else {
-		at = offset
-		done, err = i.blob.WriteAt(u, offset, n, flags)
-	}
-	putUserMemory(u)
-	if err != nil && done > 0 && flags&(blobfs.IOSync|blobfs.IODSync) == 0 {
+// result gives the outcome of the write that the volume has carried out.
+func (p *writePlan) result(done int64, err error) (int64, error) {
+	if err != nil && done > 0 && p.flags&(blobfs.IOSync|blobfs.IODSync) == 0 {
 		err = nil // what stopped it comes up again with the next write
 	}
 	if err != nil {
-		return at, 0, errno(err)
+		return 0, errno(err)
 	}
-	return at, done, nil
+	return done, nil
 }
 
 // Seek implements vfs.FileDescriptionImpl.Seek.

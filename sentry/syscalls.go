@@ -10,6 +10,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/limits"
 	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+
+	"runsc-fs/sentry/aio"
 )
 
 // gVisor's file interface knows less than Linux's: it cannot tell fdatasync(2)
@@ -19,10 +21,10 @@ import (
 // replaceSyscalls puts them into gVisor's table. It is called before there are
 // tasks.
 func replaceSyscalls() {
-	for sysno, fn := range map[uintptr]kernel.SyscallFn{
-		unix.SYS_FDATASYNC: fdatasync,
-		unix.SYS_FALLOCATE: fallocate,
-	} {
+	calls := aio.Syscalls()
+	calls[unix.SYS_FDATASYNC] = fdatasync
+	calls[unix.SYS_FALLOCATE] = fallocate
+	for sysno, fn := range calls {
 		entry := syscallTable.Table[sysno]
 		entry.Fn = fn
 		syscallTable.Table[sysno] = entry

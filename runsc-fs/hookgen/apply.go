@@ -251,6 +251,32 @@ func (a structField) offset(f *parsedFile) (int, error) {
 	return 0, fmt.Errorf("struct type %s not found", a.typeName)
 }
 
+// mapEntry is the place for one more entry in the only map literal of a function
+// that has the given key: above its first one.
+type mapEntry struct{ function, key string }
+
+func (a mapEntry) offset(f *parsedFile) (int, error) {
+	fn, err := f.function(a.function)
+	if err != nil {
+		return 0, err
+	}
+	var found []*ast.CompositeLit
+	ast.Inspect(fn.Body, func(n ast.Node) bool {
+		if lit, ok := n.(*ast.CompositeLit); ok {
+			for _, e := range lit.Elts {
+				if kv, ok := e.(*ast.KeyValueExpr); ok && f.print(kv.Key) == a.key {
+					found = append(found, lit)
+				}
+			}
+		}
+		return true
+	})
+	if len(found) != 1 {
+		return 0, fmt.Errorf("%d literals with the key %s in %s, want 1", len(found), a.key, a.function)
+	}
+	return f.pos(found[0].Lbrace) + 1, nil
+}
+
 // fileEnd is the end of a file, for declarations.
 type fileEnd struct{}
 

@@ -40,6 +40,9 @@ func (t *T) Run(kind string) error {
 	}
 	twice()
 	twice()
+	_ = map[string]int{
+		"one": 1,
+	}
 	return nil
 }
 
@@ -80,6 +83,7 @@ func TestAnchors(t *testing.T) {
 		{"in a case", afterCall{"(*T).Run", "times", `"a"`}, "HOOKS.F()", "times(\"a\", x)\n" + mark + "blobfshooks.F()\ndefault:"},
 		{"switch case", switchCase{"(*T).Run", "kind"}, "case HOOKS.Name:\nreturn HOOKS.F()", "times(\"a\", x)\n" + mark + "case blobfshooks.Name:\nreturn blobfshooks.F()\ndefault:"},
 		{"struct field", structField{"Args"}, "More []HOOKS.T", "type Args struct {\n" + mark + "More []blobfshooks.T\n// A is documented."},
+		{"map entry", mapEntry{"(*T).Run", `"one"`}, `"two": HOOKS.Two,`, "_ = map[string]int{\n" + mark + "\"two\": blobfshooks.Two,\n\"one\": 1,"},
 		{"file end", fileEnd{}, "func init() { HOOKS.F() }", "func times(string, int) {}\n" + mark + "func init() { blobfshooks.F() }"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -113,6 +117,7 @@ func TestMovedAnchorIsAnError(t *testing.T) {
 		{"argument", beforeCall{"(*T).Run", "times", `"c"`}, "0 statements of (*T).Run that call times, want 1"},
 		{"ambiguous call", afterCall{"(*T).Run", "twice", ""}, "2 statements of (*T).Run that call twice, want 1"},
 		{"switch", switchCase{"(*T).Run", "sort"}, "0 switches over sort with a default clause"},
+		{"map", mapEntry{"(*T).Run", `"three"`}, `0 literals with the key "three" in (*T).Run, want 1`},
 		{"struct", structField{"T2"}, "struct type T2 not found"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

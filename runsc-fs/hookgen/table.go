@@ -154,6 +154,14 @@ var hookTable = []hook{
 		}`,
 	},
 	{
+		name: "aio-limits",
+		why:  "/proc/sys/fs says how much asynchronous I/O there may be, and is",
+		file: "pkg/sentry/fsimpl/proc/tasks_sys.go",
+		at:   mapEntry{"(*filesystem).newSysDir", `"nr_open"`},
+		code: `"aio-max-nr": fs.newInode(ctx, root, 0644, &atomicInt32File{val: HOOKS.AIOMaxNr, max: 1<<31 - 1}),
+			"aio-nr": fs.newInode(ctx, root, 0444, &atomicInt32File{val: HOOKS.AIONr}),`,
+	},
+	{
 		name: "start-args",
 		why:  "describes the volume files at the end of the file payload",
 		file: "runsc/boot/controller.go",

@@ -16,6 +16,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/sentry"
+	"runsc-fs/sentry/aio"
 )
 
 // Names of the flags of the sandbox process.
@@ -217,6 +218,12 @@ func SeccompRules() seccomp.SyscallRules {
 	})
 	return rules
 }
+
+// The files of /proc/sys/fs about asynchronous I/O.
+var (
+	AIOMaxNr = &aio.MaxNr
+	AIONr    = &aio.Nr
+)
 
 // MountOptions translates a volume mount of a container's specification.
 func MountOptions(m *specs.Mount) (string, *vfs.MountOptions, error) {

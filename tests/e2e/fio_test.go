@@ -22,12 +22,16 @@ func TestFioVerify(t *testing.T) {
 		{"image", []string{"--size=256M"}},
 	}
 	for _, backing := range backings {
-		for _, engine := range []string{"psync", "libaio --iodepth=16"} {
+		for _, engine := range []struct{ name, args string }{
+			{"psync", "psync"},
+			{"libaio", "libaio --iodepth=16"},
+			{"libaio-batches", "libaio --iodepth=32 --iodepth_batch_submit=16 --iodepth_batch_complete_min=1 --iodepth_batch_complete_max=16 --userspace_reap"},
+		} {
 			for _, direct := range []int{0, 1} {
-				name := fmt.Sprintf("%s/%s/direct=%d", backing.name, strings.Fields(engine)[0], direct)
+				name := fmt.Sprintf("%s/%s/direct=%d", backing.name, engine.name, direct)
 				t.Run(name, func(t *testing.T) {
 					m := storage(t, "/data", backing.args...)
-					out := run(t, bundle(fioJob(fmt.Sprintf("--rw=randwrite --verify=crc32c --direct=%d --ioengine=%s", direct, engine)), m))
+					out := run(t, bundle(fioJob(fmt.Sprintf("--rw=randwrite --verify=crc32c --direct=%d --ioengine=%s", direct, engine.args)), m))
 					if !strings.Contains(out, "err= 0") {
 						t.Fatalf("fio did not report success:\n%s", out)
 					}
