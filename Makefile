@@ -60,6 +60,11 @@ e2e: build
 test-vfio: build
 	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./tests/vfio
 
+## bench-nvme: measure what a read costs the driver: IOPS, percentiles, processor time, allocations
+.PHONY: bench-nvme
+bench-nvme:
+	@$(GO) test -run '^$$' -bench 'RandomRead|Copy' -benchtime 2s $(if $(COUNT),-count $(COUNT)) ./nvme/soft
+
 ## prepare: install the packages that the tests need and build their root file system; as root
 .PHONY: prepare
 prepare:
