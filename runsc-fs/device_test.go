@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"runsc-fs/gofer/device"
+	"runsc-fs/oci/registry"
 )
 
 // useHost makes the device commands see a machine with one NVMe controller that has no
@@ -61,5 +62,48 @@ func TestDeviceCommandErrors(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || out != "" {
 			t.Errorf("device %s: %q, %v; want one line with %q", args, out, err, want)
 		}
+	}
+}
+
+// TestDeviceVolumeInUse: what force cannot do is not proposed.
+func TestDeviceVolumeInUse(t *testing.T) {
+	root := useRegistry(t)
+	reg, err := registry.Open(registry.Options{Root: root, PrepareDevice: func(d registry.Device, _ string, _, _ bool) (registry.Device, int64, error) {
+		return d, 64 << 20, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := reg.Create(registry.CreateSpec{Name: "dev", Device: &registry.Device{Address: "0000:ff:1f.7"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range []verb{&fsck{}, &fsck{force: true}} {
+		if _, err := call(t, cmd, "dev"); err == nil || !strings.Contains(err.Error(), "device 0000:ff:1f.7: no such PCI device") {
+			t.Errorf("without the device: %v", err)
+		}
+	}
+	lock, err := v.Acquire("c0ffee")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	for _, args := range [][]string{{"dev"}, {"--force", "dev"}} {
+		_, err := call(t, &fsck{}, args...)
+		if want := `volume "dev" is in use by container c0ffee, and its device cannot be shared; stop the container first`; err == nil || err.Error() != want {
+			t.Errorf("fsck %v: %v", args, err)
+		}
+	}
+	if _, err := call(t, &dump{}, "dev", "superblock"); err == nil || !strings.Contains(err.Error(), "cannot be shared") {
+		t.Errorf("dump: %v", err)
+	}
+	out, err := volume(t, "ls")
+	if err != nil || !strings.Contains(out, "device") {
+		t.Errorf("ls prints %q, %v", out, err)
+	}
+	lock.Close()
+	out, err = volume(t, "rm", "dev")
+	if want := "dev\nthe data on device 0000:ff:1f.7 namespace 1 is still there\n"; err != nil || out != want {
+		t.Errorf("rm prints %q, %v", out, err)
 	}
 }

@@ -39,7 +39,10 @@ func (c *fsck) run(_ context.Context, out io.Writer, args []string) error {
 		return statusError{usagef("fsck: one volume or path is needed, not %d", len(args)), fsckUsage}
 	}
 	report, t, err := c.check(args[0])
-	if errors.Is(err, gofer.ErrInUse) {
+	var onDevice deviceInUseError
+	switch {
+	case errors.As(err, &onDevice):
+	case errors.Is(err, gofer.ErrInUse):
 		err = fmt.Errorf("%w; stop what uses it, or check it as it is with 'runsc-fs fsck --force'", err)
 	}
 	if err != nil {

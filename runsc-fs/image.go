@@ -54,21 +54,29 @@ func findTarget(argument string, force bool) (target, error) {
 		return target{}, err
 	}
 	t := target{path: volume.ImagePath()}
+	onDevice := false
 	switch volume.Kind() {
 	case registry.KindMemory:
 		return target{}, fmt.Errorf("volume %q is in memory and has no image", argument)
 	case registry.KindDevice:
 		t.device = hooks.DeviceSpec(volume.Device())
-		force = false // it would fail later, with less to say
+		onDevice, force = true, false // it would fail later, with less to say
 	}
 	if force {
 		return t, nil
 	}
 	if holder, inUse, err := volume.Holder(); err == nil && inUse && holder != "" {
-		return target{}, inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
+		inUse := inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
+		if onDevice {
+			return target{}, deviceInUseError{inUseError{inUse.text + ", and its device cannot be shared; stop the container first"}}
+		}
+		return target{}, inUse
 	}
 	return t, nil
 }
+
+// deviceInUseError is an inUseError that force does not help against.
+type deviceInUseError struct{ inUseError }
 
 // inUseError is a gofer.ErrInUse that names the container.
 type inUseError struct{ text string }

@@ -71,7 +71,11 @@ func (d *Driver) Create(req *volume.CreateRequest) error {
 // fits tells whether creating spec would have made a volume such as this one.
 func fits(existing *registry.Volume, spec registry.CreateSpec) bool {
 	kind := spec.Kind
-	if kind == "" {
+	switch {
+	case spec.Device != nil:
+		d := existing.Device()
+		return d.Address == spec.Device.Address && d.Namespace == max(spec.Device.Namespace, 1)
+	case kind == "":
 		kind = registry.KindImage
 	}
 	return existing.Kind() == kind && existing.Spec().Image == spec.Image &&
@@ -103,6 +107,17 @@ func parseCreateOptions(name string, options map[string]string) (registry.Create
 				return spec, fmt.Errorf("option image=%q is not valid; it must be an absolute path", value)
 			}
 			spec.Image = value
+		case "device":
+			if spec.Device == nil {
+				spec.Device = &registry.Device{}
+			}
+			spec.Device.Address = strings.ToLower(value)
+		case "namespace":
+			n, err := strconv.ParseUint(value, 10, 32)
+			if err != nil || n == 0 || options["device"] == "" {
+				return spec, fmt.Errorf("option namespace=%q is not valid; it is a number from 1 on and goes with device=", value)
+			}
+			spec.Device.Namespace = uint32(n)
 		case "memory":
 			inMemory, err := strconv.ParseBool(value)
 			if value == "" {
@@ -118,7 +133,7 @@ func parseCreateOptions(name string, options map[string]string) (registry.Create
 				spec.Kind = registry.KindMemory
 			}
 		default:
-			return spec, fmt.Errorf("unknown option %q; a blobfs volume has size=, kind=, memory= and image=", key)
+			return spec, fmt.Errorf("unknown option %q; a blobfs volume has size=, kind=, memory=, image=, device= and namespace=", key)
 		}
 	}
 	return spec, nil

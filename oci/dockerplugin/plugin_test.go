@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/go-plugins-helpers/volume"
+
 	"runsc-fs/oci/registry"
 )
 
@@ -205,6 +207,28 @@ func TestProtocol(t *testing.T) {
 	r.fail("VolumeDriver.Path", `{"Name":"vx"}`, `volume "vx" does not exist`)
 }
 
+func TestDeviceOptions(t *testing.T) {
+	spec, err := parseCreateOptions("vv", map[string]string{"device": "0000:0A:00.0", "namespace": "3"})
+	if err != nil || spec.Device == nil || *spec.Device != (registry.Device{Address: "0000:0a:00.0", Namespace: 3}) {
+		t.Errorf("%+v, %v", spec, err)
+	}
+	reg, err := registry.Open(registry.Options{Root: t.TempDir(), PrepareDevice: func(d registry.Device, _ string, _, _ bool) (registry.Device, int64, error) {
+		return d, 64 << 20, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := NewDriver(reg, t.Logf)
+	for _, namespace := range []string{"3", "3"} { // Docker may ask twice
+		if err := d.Create(&volume.CreateRequest{Name: "vv", Options: map[string]string{"device": "0000:0a:00.0", "namespace": namespace}}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := d.Create(&volume.CreateRequest{Name: "vv", Options: map[string]string{"device": "0000:0a:00.0"}}); err == nil {
+		t.Error("namespace 1 is not namespace 3")
+	}
+}
+
 func TestCreateRefuses(t *testing.T) {
 	r := newRig(t)
 	image := filepath.Join(t.TempDir(), "image")
@@ -221,6 +245,11 @@ func TestCreateRefuses(t *testing.T) {
 		{`{"Name":"vv","Opts":{"memory":"true","image":"/tmp/x"}}`, `a memory volume has no image`},
 		{`{"Name":"vv","Opts":{"image":"x"}}`, `absolute path`},
 		{`{"Name":"vv","Opts":{"image":"` + image + `"}}`, `not a blobfs image`},
+		{`{"Name":"vv","Opts":{"device":"nvme0"}}`, `"nvme0" is not the address of a PCI device`},
+		{`{"Name":"vv","Opts":{"device":"0000:03:00.0","namespace":"0"}}`, `namespace="0" is not valid`},
+		{`{"Name":"vv","Opts":{"namespace":"2"}}`, `goes with device=`},
+		{`{"Name":"vv","Opts":{"device":"0000:03:00.0","image":"/x"}}`, `has no image`},
+		{`{"Name":"vv","Opts":{"device":"0000:03:00.0","kind":"memory"}}`, `has no device`},
 		{`{"Name":"../v","Opts":null}`, `volume name "../v" is not valid`},
 		{`{"Name":"v","Opts":null}`, `volume name "v" is too short`},
 		{`{"Opts":null}`, `the volume name is empty`},

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,9 @@ func (s *CreateSpec) validate() error {
 	return nil
 }
 
+// addressRE has the addresses of PCI functions in the form that sysfs uses.
+var addressRE = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+
 func (s *CreateSpec) validateDevice() error {
 	if s.Kind != KindDevice {
 		switch {
@@ -85,6 +89,9 @@ func (s *CreateSpec) validateDevice() error {
 	switch {
 	case s.Device == nil:
 		return failf(ErrInvalidSpec, "volume %q: the address of its device is missing", s.Name)
+	case !addressRE.MatchString(s.Device.Address):
+		// One device has one name, so that two volumes cannot have it.
+		return failf(ErrInvalidSpec, "volume %q: %q is not the address of a PCI device; it looks like 0000:03:00.0", s.Name, s.Device.Address)
 	case s.Image != "":
 		return failf(ErrInvalidSpec, "volume %q: a volume on a device has no image; give one or the other", s.Name)
 	case s.SizeBytes != 0:

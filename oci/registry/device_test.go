@@ -95,6 +95,8 @@ func TestDeviceVolumeErrors(t *testing.T) {
 		{CreateSpec{Kind: KindDevice}, ErrInvalidSpec, "address of its device is missing"},
 		{CreateSpec{Kind: KindMemory, Device: d}, ErrInvalidSpec, "has no device"},
 		{CreateSpec{Kind: KindImage, Device: d}, ErrInvalidSpec, "has no device"},
+		{CreateSpec{Device: &Device{Address: "03:00.0"}}, ErrInvalidSpec, "looks like 0000:03:00.0"},
+		{CreateSpec{Device: &Device{Address: "0000:03:00.0/x"}}, ErrInvalidSpec, "looks like 0000:03:00.0"},
 		{CreateSpec{Device: d, Image: "/x"}, ErrInvalidSpec, "has no image"},
 		{CreateSpec{Device: d, SizeBytes: 64 << 20}, ErrInvalidSize, "leave out the size"},
 		{CreateSpec{Device: d, Existing: true, Force: true}, ErrInvalidSpec, "either the file system that exists"},
