@@ -218,12 +218,12 @@ func (v *Volume) checkDevice() error {
 
 // HandOver returns the files that the sandbox gets, which are the volume's no longer. A
 // device is opened only now, as the host itself has used it until here; its handle goes with
-// its two files.
+// its two files. Those below an image follow it, the base first.
 func (v *Volume) HandOver() ([]*os.File, *pcie.Handle, error) {
 	if v.Kind != KindDevice {
-		f := v.File
-		v.File = nil
-		return []*os.File{f}, nil, nil
+		files := append([]*os.File{v.File}, v.ParentFiles...)
+		v.File, v.ParentFiles = nil, nil
+		return files, nil, nil
 	}
 	addr, err := pcie.ParseAddress(v.Device.Address)
 	if err != nil {

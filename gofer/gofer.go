@@ -10,7 +10,9 @@ package gofer
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -42,6 +44,9 @@ type VolumeSpec struct {
 	Path string
 	// Device is the namespace of a KindDevice volume.
 	Device DeviceSpec
+	// Parents are the frozen files below Path, if it is a layer; the base comes
+	// first.
+	Parents []string
 	// SizeBytes is the size of the volume. An image of another size is refused.
 	SizeBytes int64
 	// ReadOnlyOK accepts an image that can only be opened for reading.
@@ -56,6 +61,9 @@ type Volume struct {
 	// the last descriptor, whatever becomes of the processes.
 	// A device's volume has none: see HandOver.
 	File *os.File
+	// ParentFiles are the frozen files below File, open for reading only, with a
+	// shared flock(2).
+	ParentFiles []*os.File
 	// ReadOnly says that File is open for reading only.
 	ReadOnly bool
 }
@@ -88,6 +96,7 @@ func (v *Volume) Close() {
 	if v.File != nil {
 		v.File.Close()
 	}
+	closeAll(v.ParentFiles)
 }
 
 func (v *Volume) openImage() error {
@@ -99,14 +108,19 @@ func (v *Volume) openImage() error {
 	if err := lockImage(file, v.Path); err != nil {
 		return err
 	}
-	info, err := file.Stat()
+	if v.ParentFiles, err = openParents(v.Parents); err != nil {
+		return err
+	}
+	medium, err := openMedium(v.files(), v.Path, true)
 	if err != nil {
-		return imageError(ErrImage, v.Path, "%v", err)
+		return err
 	}
-	if info.Size() != v.SizeBytes {
-		return imageError(ErrImage, v.Path, "has %d bytes instead of %d: it was changed from outside", info.Size(), v.SizeBytes)
+	defer medium.Close()
+	sizeBytes := medium.Properties().SizeBytes
+	if sizeBytes != v.SizeBytes {
+		return imageError(ErrImage, v.Path, "has %d bytes instead of %d: it was changed from outside", sizeBytes, v.SizeBytes)
 	}
-	if err := probe(file, v.Path, info.Size()); !errors.Is(err, format.ErrNotBlobfs) {
+	if err := probe(mediumReader{medium}, v.Path, sizeBytes); !errors.Is(err, format.ErrNotBlobfs) {
 		return err
 	}
 	// It held one when the volume was made: to format it again is no remedy.
@@ -114,28 +128,36 @@ func (v *Volume) openImage() error {
 		"holds no blobfs any more: its superblocks were overwritten; put a copy of it back, or give the volume up with 'runsc-fs volume rm %s'", v.Name)
 }
 
+// files are the files of an image volume, the base first.
+func (v *Volume) files() []*os.File { return append(slices.Clone(v.ParentFiles), v.File) }
+
 // openImage opens a regular file for reading and writing, or for reading only
 // if that is allowed and all there is.
 func openImage(path string, readOnlyOK bool) (file *os.File, readOnly bool, err error) {
-	// O_NONBLOCK keeps a FIFO from blocking; it means nothing to a file.
-	const flags = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	fd, err := unix.Open(path, flags|unix.O_RDWR, 0)
-	if readOnlyOK && (err == unix.EROFS || err == unix.EACCES || err == unix.EPERM) {
-		readOnly = true
-		fd, err = unix.Open(path, flags|unix.O_RDONLY, 0)
+	file, err = openRegular(path, unix.O_RDWR)
+	if readOnlyOK && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
+		file, err = openRegular(path, unix.O_RDONLY)
+		return file, true, err
 	}
+	return file, false, err
+}
+
+// openRegular opens a regular file.
+func openRegular(path string, mode int) (*os.File, error) {
+	// O_NONBLOCK keeps a FIFO from blocking; it means nothing to a file.
+	fd, err := unix.Open(path, mode|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	switch err {
 	case nil:
 	case unix.ENOENT:
-		return nil, false, imageError(ErrImage, path, "is missing")
+		return nil, imageError(ErrImage, path, "is missing")
 	case unix.ELOOP:
-		return nil, false, imageError(ErrImage, path, "is a symbolic link; name the file itself")
+		return nil, imageError(ErrImage, path, "is a symbolic link; name the file itself")
 	case unix.EISDIR, unix.ENXIO:
-		return nil, false, imageError(ErrImage, path, "is not a regular file")
+		return nil, imageError(ErrImage, path, "is not a regular file")
 	default:
-		return nil, false, imageError(ErrImage, path, "cannot be opened: %v", err)
+		return nil, imageError(errors.Join(ErrImage, err), path, "cannot be opened: %v", err)
 	}
-	file = os.NewFile(uintptr(fd), path)
+	file := os.NewFile(uintptr(fd), path)
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = imageError(ErrImage, path, "is not a regular file")
@@ -145,9 +167,9 @@ func openImage(path string, readOnlyOK bool) (file *os.File, readOnly bool, err 
 	}
 	if err != nil {
 		file.Close()
-		return nil, false, err
+		return nil, err
 	}
-	return file, readOnly, nil
+	return file, nil
 }
 
 func flock(file *os.File) error {
@@ -166,6 +188,9 @@ func Probe(path string) error {
 		return err
 	}
 	defer file.Close()
+	if err := refuseLayer(file, path); err != nil {
+		return err
+	}
 	info, err := file.Stat()
 	if err != nil {
 		return imageError(ErrImage, path, "%v", err)
@@ -175,7 +200,7 @@ func Probe(path string) error {
 
 // probe reads the superblocks, which tells a blobfs of this version from
 // anything else. The structures below them are checked as they are used.
-func probe(file *os.File, path string, sizeBytes int64) error {
+func probe(file io.ReaderAt, path string, sizeBytes int64) error {
 	if sizeBytes < format.MinBlocks*format.BlockSizeBytes {
 		return imageError(ErrImage, path, "is too small to hold a blobfs")
 	}

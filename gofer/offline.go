@@ -24,33 +24,38 @@ type offline struct {
 	device nvme.BlockDevice
 }
 
-// openOffline serves the volume in file for reading and writing, and keeps a
-// descriptor of its own.
-func openOffline(file *os.File, kind Kind, label string) (*offline, error) {
-	return openOfflineMode(file, kind, label, false)
+// openOffline serves the volume for reading and writing, through descriptors of
+// its own.
+func (v *Volume) openOffline() (*offline, error) {
+	switch v.Kind {
+	case KindDevice:
+		return openDeviceOffline(v.Device)
+	case KindImage:
+		medium, err := openMedium(v.files(), v.Path, false)
+		if err != nil {
+			return nil, err
+		}
+		return serve(medium, v.Name)
+	}
+	own, err := dupAll([]*os.File{v.File})
+	if err != nil {
+		return nil, err
+	}
+	medium, err := soft.NewMemfdBacking(own[0])
+	if err != nil {
+		closeAll(own)
+		return nil, err
+	}
+	return serve(medium, v.Name)
 }
 
-func openOfflineMode(file *os.File, kind Kind, label string, readOnly bool) (*offline, error) {
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	own := os.NewFile(uintptr(fd), file.Name())
-	var backing soft.Backing
-	if kind == KindMemory {
-		backing, err = soft.NewMemfdBacking(own)
-	} else {
-		backing, err = soft.NewFileBacking(own, readOnly)
-	}
-	if err != nil {
-		own.Close()
-		return nil, err
-	}
+// serve puts controller and driver in front of a medium, which it takes over.
+func serve(medium soft.Backing, label string) (*offline, error) {
 	arena, err := nvme.NewArena(nvme.ArenaOptions{SizeBytes: offlineArenaBytes})
 	if err != nil {
-		return nil, errors.Join(err, backing.Close())
+		return nil, errors.Join(err, medium.Close())
 	}
-	device, err := soft.Open(backing, arena, soft.Options{LBASizeBytes: blobfs.BlockSizeBytes, Serial: label})
+	device, err := soft.Open(medium, arena, soft.Options{LBASizeBytes: blobfs.BlockSizeBytes, Serial: label})
 	if err != nil {
 		return nil, errors.Join(err, arena.Close())
 	}
@@ -59,32 +64,52 @@ func openOfflineMode(file *os.File, kind Kind, label string, readOnly bool) (*of
 
 func (o *offline) close() error { return errors.Join(o.device.Close(), o.arena.Close()) }
 
-// openOffline serves the volume.
-func (v *Volume) openOffline() (*offline, error) {
-	if v.Kind == KindDevice {
-		return openDeviceOffline(v.Device)
-	}
-	return openOffline(v.File, v.Kind, v.Name)
+// Image names what Inspect looks at.
+type Image struct {
+	Path    string
+	Parents []string // the frozen files below it, the base first
+	// Frozen says that nobody writes to the image: it is a snapshot, which may be
+	// in use below any number of clones.
+	Frozen bool
 }
 
-// Inspect serves the image at path for reading while do runs. The image need
-// not hold a valid file system. It keeps sandboxes off the image, unless force
-// is set: then a sandbox may be using it, and change it meanwhile.
-func Inspect(path string, force bool, do func(nvme.BlockDevice) error) error {
+// Inspect serves an image for reading while do runs. The image need not hold a
+// valid file system. It keeps sandboxes off the image, unless force is set: then
+// a sandbox may be using it, and change it meanwhile.
+func Inspect(image Image, force bool, do func(nvme.BlockDevice) error) error {
+	path := image.Path
 	file, _, err := openImage(path, true)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if !force {
-		if err := lockImage(file, path); err != nil {
+	switch {
+	case image.Frozen:
+		err = shareImage(file, path)
+	case !force:
+		err = lockImage(file, path)
+	}
+	if err != nil {
+		return err
+	}
+	if len(image.Parents) == 0 {
+		if err := refuseLayer(file, path); err != nil {
 			return err
 		}
 	}
-	if info, err := file.Stat(); err != nil || info.Size() < format.MinBlocks*format.BlockSizeBytes {
-		return imageError(ErrImage, path, "is too small to hold a blobfs")
+	parents, err := openParents(image.Parents)
+	if err != nil {
+		return err
 	}
-	o, err := openOfflineMode(file, KindImage, "inspect", true)
+	defer closeAll(parents)
+	medium, err := openMedium(append(parents, file), path, true)
+	if err != nil {
+		return err
+	}
+	if medium.Properties().SizeBytes < format.MinBlocks*format.BlockSizeBytes {
+		return errors.Join(imageError(ErrImage, path, "is too small to hold a blobfs"), medium.Close())
+	}
+	o, err := serve(medium, "inspect")
 	if err != nil {
 		return imageError(ErrImage, path, "cannot be read: %v", err)
 	}
@@ -113,6 +138,9 @@ func Format(path string, sizeBytes int64, label string) error {
 	if err := lockImage(file, path); err != nil {
 		return err
 	}
+	if err := refuseLayer(file, path); err != nil {
+		return err
+	}
 	info, err := file.Stat()
 	if err != nil {
 		return imageError(ErrImage, path, "%v", err)
@@ -120,18 +148,11 @@ func Format(path string, sizeBytes int64, label string) error {
 	if info.Size() != sizeBytes {
 		return imageError(ErrImage, path, "has %d bytes instead of %d", info.Size(), sizeBytes)
 	}
-	if err := mkfs(file, KindImage, label); err != nil {
+	image := &Volume{VolumeSpec: VolumeSpec{Name: label, Kind: KindImage, Path: path}, File: file}
+	if err := image.format(); err != nil {
 		return imageError(ErrImage, path, "cannot be formatted: %v", err)
 	}
 	return nil
-}
-
-func mkfs(file *os.File, kind Kind, label string) error {
-	o, err := openOffline(file, kind, label)
-	if err != nil {
-		return err
-	}
-	return errors.Join(o.mkfs(label), o.close())
 }
 
 func (o *offline) mkfs(label string) error {
@@ -161,5 +182,5 @@ func (v *Volume) makeMemory() error {
 	if _, err := unix.FcntlInt(v.File.Fd(), unix.F_ADD_SEALS, seals); err != nil {
 		return fmt.Errorf("memory cannot be sealed: %w", err)
 	}
-	return mkfs(v.File, KindMemory, v.Name)
+	return v.format()
 }

@@ -54,7 +54,7 @@ func populate(v *Volume, from string) error {
 	return err
 }
 
-// format makes an empty file system.
+// format makes an empty file system with the name of the volume as its label.
 func (v *Volume) format() error {
 	o, err := v.openOffline()
 	if err != nil {

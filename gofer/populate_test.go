@@ -152,7 +152,7 @@ func describe(t *testing.T, v *Volume) string {
 
 func withVolume(t *testing.T, v *Volume, do func(fs *blobfs.FS) error) {
 	t.Helper()
-	o, err := openOffline(v.File, v.Kind, v.Name)
+	o, err := v.openOffline()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ type dump struct{}
 func (*dump) name() string     { return "dump" }
 func (*dump) synopsis() string { return "show a structure of a volume or an image" }
 func (*dump) arguments() string {
-	return "NAME|PATH|ADDRESS superblock|tree|items|log|node=BLOCK|group=NUMBER|inode=NUMBER"
+	return "NAME|NAME@TAG|PATH|ADDRESS superblock|tree|items|log|node=BLOCK|group=NUMBER|inode=NUMBER"
 }
 func (*dump) setFlags(*flag.FlagSet) {}
 

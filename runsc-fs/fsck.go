@@ -25,9 +25,11 @@ type fsck struct {
 	force bool
 }
 
-func (*fsck) name() string      { return "fsck" }
-func (*fsck) synopsis() string  { return "check a volume, an image or a device, changing nothing" }
-func (*fsck) arguments() string { return "NAME|PATH|ADDRESS [--json] [--force]" }
+func (*fsck) name() string { return "fsck" }
+func (*fsck) synopsis() string {
+	return "check a volume, a snapshot, an image or a device, changing nothing"
+}
+func (*fsck) arguments() string { return "NAME|NAME@TAG|PATH|ADDRESS [--json] [--force]" }
 
 func (c *fsck) setFlags(f *flag.FlagSet) {
 	f.BoolVar(&c.json, "json", false, "report in JSON")

@@ -11,17 +11,17 @@ import (
 	"runsc-fs/runsc-fs/hooks"
 )
 
-// target is what an argument names: the image or the device of a volume, a file or a
-// device.
+// target is what an argument names: the image or the device of a volume, a snapshot, a
+// file or a device.
 type target struct {
-	path   string           // of an image; "" for a device
-	device gofer.DeviceSpec // without path
+	image  gofer.Image      // without path for a device
+	device gofer.DeviceSpec // without image
 }
 
 // String names it for messages.
 func (t target) String() string {
-	if t.path != "" {
-		return "image " + t.path
+	if t.image.Path != "" {
+		return "image " + t.image.Path
 	}
 	return "device " + t.device.String()
 }
@@ -29,18 +29,18 @@ func (t target) String() string {
 // inspect serves the target while do runs. force reads an image even if a sandbox uses
 // it; a device cannot be shared.
 func (t target) inspect(force bool, do func(nvme.BlockDevice) error) error {
-	if t.path != "" {
-		return gofer.Inspect(t.path, force, do)
+	if t.image.Path != "" {
+		return gofer.Inspect(t.image, force, do)
 	}
 	return gofer.InspectDevice(t.device, do)
 }
 
 // findTarget returns what an argument names: the path of a file, which has a slash, the PCI
-// address of a device, whose first namespace is meant, or the name of a volume. Unless force
-// is set a volume in use is a gofer.ErrInUse.
+// address of a device, whose first namespace is meant, or the name of a volume or a
+// snapshot. Unless force is set a volume in use is a gofer.ErrInUse.
 func findTarget(argument string, force bool) (target, error) {
 	if strings.Contains(argument, "/") {
-		return target{path: argument}, nil
+		return target{image: gofer.Image{Path: argument}}, nil
 	}
 	if addr, err := pcie.ParseAddress(argument); err == nil {
 		return target{device: gofer.DeviceSpec{Address: string(addr), Namespace: 1}}, nil
@@ -49,11 +49,15 @@ func findTarget(argument string, force bool) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
+	if registry.IsSnapshotName(argument) {
+		image, err := findSnapshot(reg, argument)
+		return target{image: image}, err
+	}
 	volume, err := reg.Get(argument)
 	if err != nil {
 		return target{}, err
 	}
-	t := target{path: volume.ImagePath()}
+	t := target{image: gofer.Image{Path: volume.ImagePath(), Parents: volume.ParentPaths()}}
 	onDevice := false
 	switch volume.Kind() {
 	case registry.KindMemory:
@@ -77,6 +81,24 @@ func findTarget(argument string, force bool) (target, error) {
 
 // deviceInUseError is an inUseError that force does not help against.
 type deviceInUseError struct{ inUseError }
+
+func findSnapshot(reg *registry.Registry, argument string) (gofer.Image, error) {
+	name, tag, err := registry.ParseSnapshotName(argument)
+	if err != nil {
+		return gofer.Image{}, err
+	}
+	volume, err := reg.Get(name)
+	if err != nil {
+		return gofer.Image{}, err
+	}
+	snapshot, err := volume.Snapshot(tag)
+	if err != nil {
+		return gofer.Image{}, err
+	}
+	files := volume.SnapshotPaths(snapshot)
+	last := len(files) - 1
+	return gofer.Image{Path: files[last], Parents: files[:last], Frozen: true}, nil
+}
 
 // inUseError is a gofer.ErrInUse that names the container.
 type inUseError struct{ text string }

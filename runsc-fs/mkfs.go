@@ -116,8 +116,11 @@ func refuseVolume(path string, info fs.FileInfo) error {
 	}
 	volumes, err := reg.List()
 	for _, v := range volumes {
-		image, statErr := os.Stat(v.ImagePath())
-		if statErr == nil && os.SameFile(info, image) {
+		for _, file := range v.FilePaths() {
+			image, err := os.Stat(file)
+			if err != nil || !os.SameFile(info, image) {
+				continue
+			}
 			return fmt.Errorf("image %s belongs to volume %q; 'runsc-fs volume rm %s' gives the volume up first", path, v.Name(), v.Name())
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"runsc-fs/oci/registry"
@@ -18,11 +19,11 @@ type volumeLs struct {
 }
 
 func (*volumeLs) name() string      { return "ls" }
-func (*volumeLs) synopsis() string  { return "list the volumes" }
+func (*volumeLs) synopsis() string  { return "list the volumes and their snapshots" }
 func (*volumeLs) arguments() string { return "[--quiet]" }
 
 func (v *volumeLs) setFlags(f *flag.FlagSet) {
-	f.BoolVar(&v.quiet, "quiet", false, "names only")
+	f.BoolVar(&v.quiet, "quiet", false, "names of volumes only")
 	f.BoolVar(&v.quiet, "q", false, "the same as --quiet")
 }
 
@@ -52,8 +53,19 @@ func (v *volumeLs) run(_ context.Context, out io.Writer, args []string) error {
 			continue
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", info.Name, info.Kind, registry.FormatSize(info.SizeBytes), registry.FormatSize(info.UsedBytes), user(info))
+		for _, s := range info.Snapshots {
+			fmt.Fprintf(table, "%s@%s\tsnapshot\t%s\t%s\t%s\n", info.Name, s.Tag, registry.FormatSize(s.SizeBytes), registry.FormatSize(s.UsedBytes), clones(s))
+		}
 	}
 	return errors.Join(append(errs, table.Flush())...)
+}
+
+// clones says which volumes hang on a snapshot.
+func clones(s registry.SnapshotInfo) string {
+	if len(s.Clones) == 0 {
+		return "-"
+	}
+	return "clones: " + strings.Join(s.Clones, ", ")
 }
 
 // user says who uses a volume.

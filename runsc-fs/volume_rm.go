@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"runsc-fs/oci/registry"
 	"runsc-fs/runsc-fs/hooks"
 )
 
@@ -14,8 +15,8 @@ import (
 type volumeRm struct{}
 
 func (*volumeRm) name() string           { return "rm" }
-func (*volumeRm) synopsis() string       { return "remove volumes with their data" }
-func (*volumeRm) arguments() string      { return "NAME..." }
+func (*volumeRm) synopsis() string       { return "remove volumes or snapshots with their data" }
+func (*volumeRm) arguments() string      { return "NAME|NAME@TAG..." }
 func (*volumeRm) setFlags(*flag.FlagSet) {}
 
 func (*volumeRm) run(_ context.Context, out io.Writer, args []string) error {
@@ -28,7 +29,7 @@ func (*volumeRm) run(_ context.Context, out io.Writer, args []string) error {
 	}
 	var errs []error
 	for _, name := range args {
-		removed, err := reg.Remove(name)
+		removed, err := remove(reg, name)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -42,4 +43,16 @@ func (*volumeRm) run(_ context.Context, out io.Writer, args []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// remove removes what an argument names.
+func remove(reg *registry.Registry, argument string) (registry.Removed, error) {
+	if !registry.IsSnapshotName(argument) {
+		return reg.Remove(argument)
+	}
+	name, tag, err := registry.ParseSnapshotName(argument)
+	if err != nil {
+		return registry.Removed{}, err
+	}
+	return registry.Removed{}, reg.RemoveSnapshot(name, tag)
 }

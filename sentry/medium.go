@@ -1,7 +1,10 @@
 package sentry
 
 import (
+	"slices"
+
 	"runsc-fs/nvme"
+	"runsc-fs/nvme/layers"
 	"runsc-fs/nvme/pcie"
 	"runsc-fs/nvme/soft"
 )
@@ -31,7 +34,7 @@ func (v *volume) newMedium() (medium, error) {
 	case spec.Kind == KindMemory:
 		backing, err = soft.NewMemoryBacking(spec.SizeBytes)
 	default:
-		backing, err = soft.NewFileBacking(spec.File, spec.ReadOnly)
+		backing, err = layers.Open(append(slices.Clone(spec.Parents), spec.File), spec.ReadOnly)
 	}
 	if err != nil {
 		return nil, err

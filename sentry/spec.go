@@ -47,6 +47,10 @@ type VolumeSpec struct {
 	Space     *os.File
 	Device    pcie.Handle
 	Namespace uint32
+	// Parents are the frozen files below File, if that is a layer (see package
+	// layers), the base first. They are only read. AddVolume takes them over,
+	// unless it fails.
+	Parents []*os.File
 	// Lock is one more open file that belongs to the volume, or nil: the host
 	// keeps others off the volume for as long as it is open anywhere. It is
 	// closed together with the volume, after everything is written back.
@@ -103,12 +107,15 @@ func (s *VolumeSpec) validate() error {
 		if s.SizeBytes <= 0 {
 			return fmt.Errorf("sentry: volume %s: size of %d bytes", s.Name, s.SizeBytes)
 		}
-		if s.ReadOnly {
-			return fmt.Errorf("sentry: volume %s: a memory volume cannot be read-only", s.Name)
+		if s.ReadOnly || len(s.Parents) > 0 {
+			return fmt.Errorf("sentry: volume %s: a memory volume cannot be read-only or a layer", s.Name)
 		}
 	case KindDevice:
 		if s.File == nil || s.Space == nil || s.Namespace == 0 {
 			return fmt.Errorf("sentry: volume %s: no device was given", s.Name)
+		}
+		if len(s.Parents) > 0 {
+			return fmt.Errorf("sentry: volume %s: a device has no layers", s.Name)
 		}
 		if s.New {
 			return fmt.Errorf("sentry: volume %s: a device must hold a file system", s.Name)

@@ -115,7 +115,7 @@ func (r *registry) setup(cfg Config) error {
 // containers share it. It may be called at any time after Setup, also under
 // the filter of the sandbox, where it needs for an image:
 //
-//	fstat, fcntl(F_GETFL), lseek
+//	fstat, fcntl(F_GETFL), lseek, and for layers pread64 and an anonymous mmap
 //
 // and for memory:
 //
@@ -142,7 +142,7 @@ func (r *registry) add(spec VolumeSpec) error {
 		if !v.sameAs(&spec) {
 			return fmt.Errorf("%w: %s", ErrConflict, spec.Name)
 		}
-		closeFiles(spec.File, spec.Space, spec.Lock)
+		closeFiles(append(spec.Parents, spec.File, spec.Space, spec.Lock)...)
 		return nil
 	}
 	if err := spec.validate(); err != nil {

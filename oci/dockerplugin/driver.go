@@ -78,8 +78,16 @@ func fits(existing *registry.Volume, spec registry.CreateSpec) bool {
 	case kind == "":
 		kind = registry.KindImage
 	}
-	return existing.Kind() == kind && existing.Spec().Image == spec.Image &&
+	return existing.Kind() == kind && originOf(existing) == spec.Clone && existing.Spec().Image == spec.Image &&
 		(spec.SizeBytes == 0 || existing.SizeBytes() == spec.SizeBytes)
+}
+
+// originOf names the snapshot of which a volume is a clone, if it is one.
+func originOf(v *registry.Volume) string {
+	if origin := v.Spec().Origin; origin != nil {
+		return origin.Snapshot
+	}
+	return ""
 }
 
 // parseCreateOptions reads the options of "docker volume create -o". options may be nil.
@@ -102,6 +110,11 @@ func parseCreateOptions(name string, options map[string]string) (registry.Create
 			if spec.Kind = registry.Kind(value); spec.Kind != registry.KindImage && spec.Kind != registry.KindMemory {
 				return spec, fmt.Errorf("option kind=%q is not valid; it is kind=image or kind=memory", value)
 			}
+		case "clone":
+			if _, _, err := registry.ParseSnapshotName(value); err != nil {
+				return spec, fmt.Errorf("option clone=%q is not valid: %w", value, err)
+			}
+			spec.Clone = value
 		case "image":
 			if !strings.HasPrefix(value, "/") {
 				return spec, fmt.Errorf("option image=%q is not valid; it must be an absolute path", value)
@@ -133,7 +146,7 @@ func parseCreateOptions(name string, options map[string]string) (registry.Create
 				spec.Kind = registry.KindMemory
 			}
 		default:
-			return spec, fmt.Errorf("unknown option %q; a blobfs volume has size=, kind=, memory=, image=, device= and namespace=", key)
+			return spec, fmt.Errorf("unknown option %q; a blobfs volume has size=, kind=, memory=, image=, device=, namespace= and clone=", key)
 		}
 	}
 	return spec, nil
@@ -175,6 +188,12 @@ func (d *Driver) Get(req *volume.GetRequest) (*volume.GetResponse, error) {
 		"usedBytes": info.UsedBytes,
 		"inUse":     info.InUse,
 		"mounts":    d.mountCount(req.Name),
+	}
+	if info.Origin != nil {
+		status["origin"] = info.Origin.Snapshot
+	}
+	if len(info.Snapshots) > 0 {
+		status["snapshots"] = info.Snapshots
 	}
 	if info.Image != "" {
 		status["image"] = info.Image

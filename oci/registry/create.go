@@ -35,6 +35,9 @@ type CreateSpec struct {
 
 	// Force formats a device that is not empty.
 	Force bool
+
+	// Clone is the snapshot, NAME@TAG, that the volume begins with, from which it has its size.
+	Clone string
 }
 
 func (s *CreateSpec) validate() error {
@@ -144,6 +147,12 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 			return nil, err
 		}
 	}
+	var snapshot *Snapshot
+	if spec.Clone != "" {
+		if snapshot, err = r.cloneSource(&spec); err != nil {
+			return nil, err
+		}
+	}
 	if spec.SizeBytes == 0 {
 		spec.SizeBytes = DefaultImageSizeBytes
 		if spec.Kind == KindMemory {
@@ -163,17 +172,27 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 		Device:    spec.Device,
 		CreatedAt: r.opts.Now().UTC(),
 	}
+	if snapshot != nil {
+		full.Origin = &Origin{Snapshot: spec.Clone, Layer: snapshot.Layers[len(snapshot.Layers)-1]}
+		defer r.settleLocked() // its layer has a volume then, or is not needed
+		if err := r.fillClone(full, snapshot); err != nil {
+			return nil, asOneOf(err, spec.Name)
+		}
+	}
+	r.step()
 	if err := r.fill(temp, full); err != nil {
 		return nil, asOneOf(err, spec.Name)
 	}
+	r.step()
 	if err := os.Rename(temp, dir); err != nil {
 		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
 	}
+	r.step()
 	if err := syncDir(r.volumesPath()); err != nil {
 		os.RemoveAll(dir) // whether the volume would last is not known
 		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
 	}
-	return &Volume{dir: dir, spec: *full}, nil
+	return &Volume{reg: r, dir: dir, spec: *full}, nil
 }
 
 // fill makes the directory of a volume at temp and everything in it, durably.
@@ -192,7 +211,12 @@ func (r *Registry) fill(temp string, spec *Spec) error {
 	if err := os.WriteFile(filepath.Join(temp, lockFile), nil, 0o600); err != nil {
 		return err
 	}
-	if spec.Kind == KindImage && spec.Image == "" {
+	if spec.Populated {
+		if err := writeNote(mountpoint, spec.Name); err != nil {
+			return err
+		}
+	}
+	if spec.Kind == KindImage && spec.Image == "" && len(spec.Layers) == 0 {
 		if err := r.makeImage(filepath.Join(temp, imageFile), spec.SizeBytes, spec.Name); err != nil {
 			return err
 		}
@@ -335,7 +359,7 @@ func (r *Registry) checkNotRegistered(path string, info fs.FileInfo) error {
 		return err
 	}
 	for _, volume := range volumes {
-		if other := volume.ImagePath(); other != "" {
+		for _, other := range volume.FilePaths() {
 			if otherInfo, err := os.Stat(other); err == nil && os.SameFile(info, otherInfo) {
 				return failf(ErrImage, "image %s is the image of volume %q already", path, volume.Name())
 			}

@@ -15,6 +15,7 @@ var (
 	ErrExist    = fmt.Errorf("volume exists already")
 	ErrInUse    = fmt.Errorf("volume is in use")
 	ErrBusy     = fmt.Errorf("volume registry is busy")
+	ErrDepends  = fmt.Errorf("other volumes or snapshots depend on it")
 	ErrDamaged  = fmt.Errorf("volume registry is damaged")
 
 	// Of an image file named by the user.

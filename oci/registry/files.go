@@ -54,7 +54,7 @@ func (r *Registry) lock() (unlock func(), err error) {
 	return func() { file.Close() }, nil
 }
 
-// clearLeftoversLocked removes what a crash left of volumes in transit. The registry must be locked:
+// clearLeftoversLocked removes what a crash left of volumes and layers in transit. The registry must be locked:
 // then nobody else is moving one.
 func (r *Registry) clearLeftoversLocked() error {
 	leftovers, err := filepath.Glob(filepath.Join(r.volumesPath(), tempPrefix+"*"))
@@ -66,7 +66,13 @@ func (r *Registry) clearLeftoversLocked() error {
 			return fmt.Errorf("clear %s, left by a crash: %w", path, err)
 		}
 	}
-	return nil
+	volumes, _ := r.List() // what cannot be read stays as it is
+	for _, v := range volumes {
+		if err := v.clearLocked(); err != nil {
+			return err
+		}
+	}
+	return r.settleLocked()
 }
 
 // writeFileAtomic replaces path by data durably: a crash leaves the old or the new content.

@@ -5,11 +5,14 @@
 //
 //	ROOT/                         0700
 //	├── registry.lock             flock: one writer of the registry at a time
+//	├── layers/                   0700; files of volumes with snapshots and of clones
+//	│   ├── ID                    0600; named by 32 hex digits
+//	│   └── ID.unsettled          0600; a mark: to be removed unless a volume has it
 //	└── volumes/                  0700
 //	    └── NAME/                 0700; appears and disappears by one rename, so it is whole or absent
 //	        ├── volume.json       0600; what Spec says
 //	        ├── lock              0600; flock: held by the sandbox that uses the volume
-//	        ├── image             0600; only for image volumes without a path of their own
+//	        ├── image             0600; only for image volumes that have neither a path of their own nor layers
 //	        └── mountpoint/       an ordinary directory, the path that Docker is given
 //
 // Names that begin with a dot are never volumes: they are volumes being made or being removed, and
@@ -40,6 +43,7 @@ const (
 	RootEnv = "RUNSC_FS_VOLUME_ROOT"
 
 	volumesDir    = "volumes"
+	layersDir     = "layers"
 	specFile      = "volume.json"
 	lockFile      = "lock"
 	imageFile     = "image"
@@ -67,6 +71,14 @@ type Options struct {
 	// set, and returns the device with model and serial number, and its size. Unless force is set it refuses to format what is not empty. Its error
 	// reaches the user in one line. Create needs it for device volumes; nil is an error then.
 	PrepareDevice func(device Device, label string, existing, force bool) (Device, int64, error)
+
+	// CreateLayer makes the file at path, which is not there, an empty layer above the frozen files in
+	// parents, base first, durably but for its name. Snapshots and clones need it.
+	CreateLayer func(path string, parents []string, sizeBytes int64) error
+
+	// Flatten makes the file at path, which is not there, a plain image with what the layer at top reads
+	// as above its parents, durably but for its name. Flatten needs it.
+	Flatten func(path, top string, parents []string) error
 
 	// LockTimeout bounds the wait for another process that is changing the registry. 0 means 30 s.
 	LockTimeout time.Duration
@@ -103,6 +115,15 @@ func (o *Options) setDefaults() error {
 // several processes on the same directory.
 type Registry struct {
 	opts Options
+
+	// onStep is called before each change of the files of a layered volume; tests end the process there.
+	onStep func()
+}
+
+func (r *Registry) step() {
+	if r.onStep != nil {
+		r.onStep()
+	}
 }
 
 // Open returns the registry at opts.Root. It neither needs nor makes the directory: the first Create does.
@@ -144,7 +165,7 @@ func (r *Registry) Get(name string) (*Volume, error) {
 		return nil, failf(ErrDamaged, "volume %q: %s names volume %q; the directory was copied or renamed by hand",
 			name, path, spec.Name)
 	}
-	return &Volume{dir: dir, spec: *spec}, nil
+	return &Volume{reg: r, dir: dir, spec: *spec}, nil
 }
 
 // List returns all volumes in the order of their names. A volume that cannot be read does not hide the
@@ -225,8 +246,8 @@ func readSpec(path string) (*Spec, error) {
 	if err := json.Unmarshal(data, spec); err != nil {
 		return nil, failf(ErrDamaged, "%s is not valid: %v", path, err)
 	}
-	if spec.Version != specVersion {
-		return nil, failf(ErrDamaged, "%s has version %d, this program knows version %d", path, spec.Version, specVersion)
+	if spec.Version != specVersion && spec.Version != layeredSpecVersion {
+		return nil, failf(ErrDamaged, "%s has version %d, this program knows versions up to %d", path, spec.Version, layeredSpecVersion)
 	}
 	switch spec.Kind {
 	case KindImage, KindMemory:
@@ -236,6 +257,9 @@ func readSpec(path string) (*Spec, error) {
 		}
 	default:
 		return nil, failf(ErrDamaged, "%s has kind %q, which this program does not know", path, spec.Kind)
+	}
+	if err := spec.checkLayers(); err != nil {
+		return nil, failf(ErrDamaged, "%s is not valid: %v", path, err)
 	}
 	return spec, nil
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +107,7 @@ func TestImageVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if volume.Spec() != created.Spec() {
+	if !reflect.DeepEqual(volume.Spec(), created.Spec()) {
 		t.Fatalf("got %+v, created %+v", volume.Spec(), created.Spec())
 	}
 	spec := volume.Spec()
@@ -304,7 +305,7 @@ func TestDamage(t *testing.T) {
 	r := open(t, nil)
 	create(t, r, CreateSpec{Name: "good"})
 	for name, content := range map[string]string{
-		"garbage": "{", "future": `{"version":2,"name":"future","kind":"image"}`, "copied": `{"version":1,"name":"good","kind":"image"}`,
+		"garbage": "{", "future": `{"version":3,"name":"future","kind":"image"}`, "copied": `{"version":1,"name":"good","kind":"image"}`,
 		"kind": `{"version":1,"name":"kind","kind":"tape"}`,
 	} {
 		volume := create(t, r, CreateSpec{Name: name})

@@ -22,7 +22,7 @@ type Removed struct {
 func (r *Registry) Remove(name string) (Removed, error) {
 	volume, err := r.Get(name)
 	if errors.Is(err, ErrDamaged) {
-		volume, err = &Volume{dir: r.volumePath(name), spec: Spec{Name: name}}, nil // removing it is the way out
+		volume, err = &Volume{reg: r, dir: r.volumePath(name), spec: Spec{Name: name}}, nil // removing it is the way out
 	}
 	if err != nil {
 		return Removed{}, err
@@ -43,7 +43,16 @@ func (r *Registry) Remove(name string) (Removed, error) {
 	if err := volume.checkNothingMounted(); err != nil {
 		return Removed{}, err
 	}
+	if err := volume.checkNoSnapshots(); err != nil {
+		return Removed{}, err
+	}
+	if gone := r.onlyIn(volume.spec.allLayers(), &Spec{Name: name}); len(gone) > 0 {
+		if err := r.markLocked(gone...); err != nil {
+			return Removed{}, fmt.Errorf("remove volume %q: %w", name, err)
+		}
+	}
 	temp := filepath.Join(r.volumesPath(), tempPrefix+name)
+	r.step()
 	if err := os.Rename(volume.dir, temp); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return Removed{}, failf(ErrNotExist, "volume %q does not exist", name)
@@ -53,7 +62,8 @@ func (r *Registry) Remove(name string) (Removed, error) {
 	if err := syncDir(r.volumesPath()); err != nil {
 		return Removed{}, fmt.Errorf("remove volume %q: %w", name, err)
 	}
-	if err := os.RemoveAll(temp); err != nil {
+	r.step()
+	if err := errors.Join(os.RemoveAll(temp), r.settleLocked()); err != nil {
 		return Removed{}, fmt.Errorf("volume %q is removed, but not all of its files: %w", name, err)
 	}
 	return Removed{KeptImage: volume.spec.Image, KeptDevice: volume.Device()}, nil

@@ -34,8 +34,12 @@ type Device struct {
 	Serial    string `json:"serial,omitempty"` // of the controller, by which another device at the address is recognised
 }
 
-// specVersion is the version of volume.json.
-const specVersion = 1
+// Versions of volume.json. The second one is that of volumes with layers, which a program that knows
+// only the first must not touch.
+const (
+	specVersion        = 1
+	layeredSpecVersion = 2
+)
 
 // Spec describes a volume: the content of its volume.json.
 type Spec struct {
@@ -49,11 +53,17 @@ type Spec struct {
 	CreatedAt time.Time `json:"createdAt"`
 	// Populated says that the volume has taken over what lay in its mountpoint directory.
 	Populated bool `json:"populated,omitempty"`
+	// Layers are the files in the registry that the volume consists of, the base first and the one that is
+	// written to last. None: the volume has an image.
+	Layers    []string   `json:"layers,omitempty"`
+	Snapshots []Snapshot `json:"snapshots,omitempty"` // in the order in which they were taken
+	Origin    *Origin    `json:"origin,omitempty"`    // of a clone
 }
 
 // Volume is a handle on one volume as it was when Get, List or Create returned it. It is immutable and
 // safe for concurrent use; it holds no lock and nothing open.
 type Volume struct {
+	reg  *Registry
 	dir  string
 	spec Spec
 }
@@ -78,13 +88,16 @@ func (v *Volume) Device() Device {
 	return *v.spec.Device
 }
 
-// ImagePath returns the absolute path of the image file, "" for a volume without one.
+// ImagePath returns the absolute path of the image file, "" for a volume without one. With ParentPaths it
+// is a layer, and no image by itself.
 func (v *Volume) ImagePath() string {
 	switch {
 	case v.spec.Kind != KindImage:
 		return ""
 	case v.spec.Image != "":
 		return v.spec.Image
+	case len(v.spec.Layers) > 0:
+		return v.reg.layerPath(v.spec.Layers[len(v.spec.Layers)-1])
 	}
 	return filepath.Join(v.dir, imageFile)
 }
@@ -120,22 +133,30 @@ func (v *Volume) PopulateFrom() string {
 	return v.Mountpoint()
 }
 
-// UsedBytes returns what the image takes on the host's disk, 0 for a volume without one.
+// UsedBytes returns what the image takes on the host's disk, 0 for a volume without one. What a volume
+// shares with snapshots does not count.
 func (v *Volume) UsedBytes() (int64, error) {
 	path := v.ImagePath()
 	if path == "" {
 		return 0, nil
 	}
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, fmt.Errorf("volume %q: image %s: %w", v.Name(), path, err)
+	if len(v.spec.Layers) > 0 {
+		return v.ownBytes(v.spec.Layers)
 	}
-	return st.Blocks * 512, nil
+	used, err := usedBytes(path)
+	if err != nil {
+		return 0, fmt.Errorf("volume %q: %w", v.Name(), err)
+	}
+	return used, nil
 }
 
 // Info is what inspect prints about a volume.
 type Info struct {
 	Spec
+	// Layers and Snapshots take the place of those in Spec.
+	Layers    []LayerInfo    `json:"layers,omitempty"`
+	Snapshots []SnapshotInfo `json:"snapshots,omitempty"`
+
 	Image      string `json:"image,omitempty"` // also for an image inside the registry
 	External   bool   `json:"external,omitempty"`
 	UsedBytes  int64  `json:"usedBytes"`
@@ -154,8 +175,14 @@ func (v *Volume) Info() (Info, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Info{}, err
 	}
+	snapshots, err := v.SnapshotInfos()
+	if err != nil {
+		return Info{}, err
+	}
 	return Info{
 		Spec:       v.spec,
+		Layers:     v.layerInfos(),
+		Snapshots:  snapshots,
 		Image:      v.ImagePath(),
 		External:   v.External(),
 		UsedBytes:  used,
@@ -257,6 +284,8 @@ const maxNameBytes = 128
 // CheckName returns ErrInvalidName unless name is a volume name, by the rule that Docker has for its own.
 func CheckName(name string) error {
 	switch {
+	case IsSnapshotName(name):
+		return failf(ErrInvalidName, "%.140q names a snapshot, where a volume is needed; 'runsc-fs volume clone' makes a volume of a snapshot", name)
 	case name == "":
 		return failf(ErrInvalidName, "the volume name is empty")
 	case len(name) > maxNameBytes:

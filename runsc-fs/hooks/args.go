@@ -11,8 +11,8 @@ import (
 // VolumeArg describes one volume on its way into a sandbox: on the command
 // line of the sandbox process, or in the request that starts a further
 // container. The open files travel beside it, in the order of the arguments:
-// the image if HasImage, the two files of the device if there is a Device, then the
-// lock if HasLock.
+// the image if HasImage, what lies below it, the base first, the two files of the
+// device if there is a Device, then the lock if HasLock.
 type VolumeArg struct {
 	Name string `json:"name"`
 	// Kind is "image", "memory" or "device".
@@ -27,6 +27,8 @@ type VolumeArg struct {
 	// is the volume.
 	Device    *pcie.Handle `json:"device,omitempty"`
 	Namespace uint32       `json:"namespace,omitempty"`
+	// Parents is the number of frozen files below the image.
+	Parents int `json:"parents,omitempty"`
 	// HasLock says that the lock on the volume comes with it. Without it the
 	// sandbox holds the volume already.
 	HasLock bool `json:"hasLock,omitempty"`
@@ -36,7 +38,7 @@ type VolumeArg struct {
 
 // files returns how many files travel with the volume.
 func (a *VolumeArg) files() int {
-	n := 0
+	n := max(a.Parents, 0)
 	if a.HasImage {
 		n++
 	}

@@ -124,6 +124,9 @@ func addVolume(a *VolumeArg, files []*os.File) error {
 	if a.HasImage {
 		spec.File, next = next[0], next[1:]
 	}
+	if a.Parents > 0 {
+		spec.Parents, next = next[:a.Parents], next[a.Parents:]
+	}
 	if a.Device != nil {
 		spec.Device, spec.Namespace = *a.Device, a.Namespace
 		spec.File, spec.Space, next = next[0], next[1], next[2:]

@@ -30,7 +30,7 @@ func VolumeRoot() string { return volumeRoot }
 
 // OpenRegistry opens the registry that this command works with.
 func OpenRegistry() (*registry.Registry, error) {
-	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe, PrepareDevice: prepareDevice})
+	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe, PrepareDevice: prepareDevice, CreateLayer: gofer.CreateLayer, Flatten: gofer.Flatten})
 }
 
 // prepareDevice makes or checks the file system of a device volume.
@@ -98,12 +98,40 @@ func OpenVolumes(spec *specs.Spec, containerID, sandboxID string) error {
 		}
 		list = append(list, *v)
 	}
+	if err := checkFileCount(list, containerID, sandboxID); err != nil {
+		for i := range list {
+			list[i].close()
+		}
+		return err
+	}
 	opened.mu.Lock()
 	defer opened.mu.Unlock()
 	if opened.by == nil {
 		opened.by = map[string][]openVolume{}
 	}
 	opened.by[containerID] = list
+	return nil
+}
+
+// maxSentFiles is how many files of volumes fit into the request that starts a
+// further container. The request carries 128 files, the container's own among
+// them.
+const maxSentFiles = 100
+
+// checkFileCount refuses a container whose volumes consist of more files than can
+// be sent to a sandbox that runs.
+func checkFileCount(list []openVolume, containerID, sandboxID string) error {
+	if containerID == sandboxID {
+		return nil
+	}
+	files := 0
+	for i := range list {
+		files += len(list[i].files)
+	}
+	if files > maxSentFiles {
+		return fmt.Errorf("the volumes of container %q consist of %d files, and %d is the most for a container that joins a sandbox; 'runsc-fs volume flatten' joins the layers of a volume",
+			containerID, files, maxSentFiles)
+	}
 	return nil
 }
 
@@ -195,7 +223,7 @@ func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) 
 		return nil, err
 	}
 	image, err := gofer.OpenVolume(gofer.VolumeSpec{
-		Name: v.Name(), Kind: gofer.Kind(v.Kind()), Path: v.ImagePath(), SizeBytes: v.SizeBytes(), ReadOnlyOK: use.readOnly && v.PopulateFrom() == "",
+		Name: v.Name(), Kind: gofer.Kind(v.Kind()), Path: v.ImagePath(), Parents: v.ParentPaths(), SizeBytes: v.SizeBytes(), ReadOnlyOK: use.readOnly && v.PopulateFrom() == "",
 		Device: DeviceSpec(v.Device()),
 	})
 	if err != nil {
@@ -210,6 +238,7 @@ func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) 
 			return nil, err
 		}
 	}
+	out.arg.Parents = len(image.ParentFiles)
 	files, device, err := image.HandOver()
 	if err != nil {
 		image.Close()
