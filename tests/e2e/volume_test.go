@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,8 +150,9 @@ func TestVolumeLife(t *testing.T) {
 // volumeInfo is what inspect prints.
 type volumeInfo struct {
 	Name, Kind, Image, Mountpoint, InUseBy string
-	SizeBytes                              int64
+	SizeBytes, UsedBytes                   int64
 	InUse                                  bool
+	Layers                                 []struct{ Path string }
 }
 
 func inspect(t *testing.T, name string) volumeInfo {
@@ -308,9 +310,13 @@ before=$(cat /data/used); after=$(df --output=used /data | tail -1)
 // hashFile gives a checksum of a file's content.
 func hashFile(t *testing.T, path string) [sha256.Size]byte {
 	t.Helper()
-	b, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	must(t, err)
-	return sha256.Sum256(b)
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	must(t, err)
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 // wantError checks that a command failed and said so in one line that has all of
