@@ -33,6 +33,7 @@ type fake struct {
 	msixOffset  uint32      // MSI-X table, with the BAR's number
 	msixEntries int         // 0: no MSI-X
 	errs        map[uintptr]error
+	resetting   chan struct{} // a reset begins, and goes on, with a message; nil: it does not wait
 
 	mu       sync.Mutex
 	device   *os.File
@@ -207,6 +208,10 @@ func (f *fake) answer(request uintptr, p unsafe.Pointer, n uintptr) (int, error)
 	case vfioDeviceReset:
 		if f.noReset {
 			return 0, unix.ENOTTY
+		}
+		if f.resetting != nil {
+			f.resetting <- struct{}{}
+			<-f.resetting
 		}
 		return 0, nil
 	case vfioGetRegionInfo:

@@ -425,6 +425,83 @@ func TestRemovedDevice(t *testing.T) {
 	}
 }
 
+// TestStopDMAWaits: memory is not given back while a device that is being given up could
+// still write to it.
+func TestStopDMAWaits(t *testing.T) {
+	f := newFake(t)
+	tr, _ := f.attach(f.options())
+	f.mu.Lock()
+	f.resetting = make(chan struct{})
+	f.mu.Unlock()
+	go tr.Retire()
+	<-f.resetting
+	stopped := make(chan error)
+	go func() {
+		tr.StopDMA()
+		_, err := tr.d.device.Stat()
+		stopped <- err
+	}()
+	select {
+	case <-stopped:
+		t.Error("StopDMA returned while the device was open")
+		f.resetting <- struct{}{}
+	case <-time.After(20 * time.Millisecond): // a wrong one may be missed, a right one never blamed
+		f.resetting <- struct{}{}
+		if err := <-stopped; !errors.Is(err, os.ErrClosed) {
+			t.Errorf("the device's file is open: %v", err)
+		}
+	}
+}
+
+// TestNoIOMMU: only on demand, with a warning, and only where the arena is contiguous.
+func TestNoIOMMU(t *testing.T) {
+	f := newFake(t)
+	f.file("dev/vfio/noiommu-7")
+	if err := os.WriteFile(f.path("sys/kernel/iommu_groups/7/name"), []byte("vfio-noiommu\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	opts := f.options()
+	opts.API = APINoIOMMU
+	warned := false
+	opts.Logf = func(format string, args ...any) { warned = warned || strings.Contains(format, "NO IOMMU") }
+	for _, pages := range []int64{1, 1024} {
+		arena, err := nvme.NewArena(nvme.ArenaOptions{SizeBytes: pages * nvme.PageSizeBytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer arena.Close()
+		for i := 0; i < len(arena.Bytes()); i += nvme.PageSizeBytes {
+			arena.Bytes()[i] = 1
+		}
+		tr, err := Open(testAddress, arena, opts)
+		switch {
+		case pages == 1 && os.Geteuid() == 0: // one page is contiguous, and its address is visible
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tr.DMABase() == 0 || tr.DMABase()%nvme.PageSizeBytes != 0 || f.mapped != nil || tr.API() != APINoIOMMU {
+				t.Errorf("%s, the arena is at %#x, mapped %x", tr.API(), tr.DMABase(), f.mapped)
+			}
+			if err := tr.Close(); err != nil {
+				t.Error(err)
+			}
+		case err == nil: // the kernel happened to give neighbouring pages
+			tr.Close()
+		case !errors.Is(err, ErrUnsupported):
+			t.Errorf("%d pages: %v", pages, err)
+		}
+	}
+	if !warned {
+		t.Error("no warning")
+	}
+	f = newFake(t)
+	opts = f.options()
+	opts.API = APINoIOMMU
+	if _, err := OpenDevice(testAddress, opts); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "not to be given up") {
+		t.Errorf("a device with an IOMMU: %v", err)
+	}
+}
+
 type pages []byte
 
 func (p pages) ReadAt(b []byte, off int64) (int, error) { return copy(b, p[off:]), nil }

@@ -246,9 +246,11 @@ func (t *Transport) WaitInterrupt(vector uint16, timeout time.Duration) bool {
 
 // StopDMA implements nvme.Transport: the function is no bus master any more. A
 // read of its configuration space waits for the writes that it had sent. When
-// that cannot be had, the device is given up: the kernel resets it then.
+// that cannot be had, the device is given up: the kernel resets it then. One that
+// is being given up already is waited for.
 func (t *Transport) StopDMA() {
 	if t.gone.Load() {
+		t.Retire()
 		return
 	}
 	err := t.cfg.setCommand(0, commandBusMaster)
