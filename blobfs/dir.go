@@ -30,6 +30,10 @@ func (i *Inode) checkDir(name string) error {
 	if i.typ != ModeDir {
 		return ErrNotDir
 	}
+	// As in Linux, a directory that was removed comes before a long name.
+	if err := i.alive(); err != nil {
+		return err
+	}
 	return checkName(name)
 }
 
@@ -214,10 +218,8 @@ func (i *Inode) CreateUnlinked(n NewInode) (*Inode, error) {
 		return nil, fmt.Errorf("%w: only regular files can be without a name", ErrInvalid)
 	}
 	var child *Inode
+	// Whether the directory still has a name does not matter, as in Linux.
 	err = i.fs.update(func(tx *txn) (err error) {
-		if err := i.alive(); err != nil {
-			return err
-		}
 		if child, err = tx.makeInode(&n, i, 0, i.fs.now()); err != nil {
 			return err
 		}
@@ -351,28 +353,26 @@ func (i *Inode) Link(name string, target *Inode) error {
 	if err := i.checkDir(name); err != nil {
 		return err
 	}
-	if target.typ == ModeDir {
-		return ErrNotPermitted
-	}
 	return i.fs.update(func(tx *txn) error {
 		if err := i.alive(); err != nil {
+			return err
+		}
+		slot, err := i.fs.findEntry(&tx.Reader, i, name)
+		if err != nil {
 			return err
 		}
 		target.mu.Lock()
 		nlink, linkable, truncating := target.a.nlink, target.linkable, target.truncating
 		target.mu.Unlock()
 		switch {
+		case slot.found:
+			return ErrExist
+		case target.typ == ModeDir:
+			return ErrNotPermitted
 		case nlink == 0 && !linkable:
 			return ErrNotExist
 		case nlink >= MaxLinks:
 			return ErrTooManyLinks
-		}
-		slot, err := i.fs.findEntry(&tx.Reader, i, name)
-		switch {
-		case err != nil:
-			return err
-		case slot.found:
-			return ErrExist
 		}
 		if err := tx.putEntry(&slot, name, target.ino, target.typ); err != nil {
 			return err

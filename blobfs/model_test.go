@@ -3,8 +3,11 @@ package blobfs_test
 import (
 	"bytes"
 	"flag"
+	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"runsc-fs/blobfs"
 	"runsc-fs/blobfs/blobfstest"
@@ -22,12 +25,13 @@ func TestModel(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	variants := []struct {
-		name  string
-		cache int64
-		idle  int
+		name string
+		opts blobfs.MountOptions
+		host bool
 	}{
-		{"roomy", 32 << 20, 0},
-		{"tight", 256 << 10, 16},
+		{"roomy", blobfs.MountOptions{CacheBytes: 32 << 20, CommitInterval: -1}, true},
+		{"tight", blobfs.MountOptions{CacheBytes: 256 << 10, MaxIdleInodes: 16, CommitInterval: -1, StrictAtime: true}, false},
+		{"commits", blobfs.MountOptions{CacheBytes: 1 << 20, NodeCacheBytes: 1 << 20, MaxIdleInodes: 64, CommitInterval: time.Millisecond, NoAtime: true}, true},
 	}
 	for k, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -42,13 +46,14 @@ func TestModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			var trace bytes.Buffer
+			v.opts.Logf = t.Logf
 			r, err := blobfstest.NewRunner(dev, blobfstest.Options{
-				Seed: seed, Trace: &trace,
-				Mount: blobfs.MountOptions{CacheBytes: v.cache, MaxIdleInodes: v.idle, CommitInterval: -1, Logf: t.Logf},
+				Seed: seed, Trace: &trace, HostDir: hostDir(t, v.host), Mount: v.opts,
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
+			defer r.CloseHost()
 			fail := func(err error) {
 				t.Helper()
 				if err != nil {
@@ -68,6 +73,9 @@ func TestModel(t *testing.T) {
 				fail(blobfs.CheckVolume(dev))
 				fail(r.Mount())
 			}
+			if v.host && r.Mirrored() < *modelSteps {
+				t.Errorf("%d operations were compared with the host's", r.Mirrored())
+			}
 			fail(r.RemoveAll())
 			fail(r.Remount())
 			if got := blobfs.SpaceOf(r.FS()); got != empty {
@@ -77,4 +85,22 @@ func TestModel(t *testing.T) {
 			fail(r.Close())
 		})
 	}
+}
+
+// hostDir makes an empty directory on a tmpfs of the machine.
+func hostDir(t *testing.T, wanted bool) string {
+	if !wanted {
+		return ""
+	}
+	const shm, tmpfsMagic = "/dev/shm", 0x01021994
+	var st unix.Statfs_t
+	if err := unix.Statfs(shm, &st); err != nil || st.Type != tmpfsMagic {
+		t.Fatalf("%s is not a tmpfs: %v", shm, err)
+	}
+	dir, err := os.MkdirTemp(shm, "blobfs-model-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }

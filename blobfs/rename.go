@@ -36,15 +36,21 @@ func (fs *FS) Rename(oldDir *Inode, oldName string, newDir *Inode, newName strin
 		return err
 	}
 	defer g.leave()
+	const known = RenameNoReplace | RenameExchange | RenameWhiteout
+	if flags&^known != 0 || flags&RenameExchange != 0 && flags != RenameExchange {
+		return fmt.Errorf("%w: rename flags %#x", ErrInvalid, flags)
+	}
 	if err := oldDir.checkDir(oldName); err != nil {
 		return err
 	}
 	if err := newDir.checkDir(newName); err != nil {
+		// The old name comes first, as in Linux.
+		old, err2 := oldDir.Lookup(oldName)
+		if err2 != nil {
+			return err2
+		}
+		old.DecRef()
 		return err
-	}
-	const known = RenameNoReplace | RenameExchange | RenameWhiteout
-	if flags&^known != 0 || flags&RenameExchange != 0 && flags != RenameExchange {
-		return fmt.Errorf("%w: rename flags %#x", ErrInvalid, flags)
 	}
 	if flags&(RenameExchange|RenameNoReplace) == 0 {
 		if err := fs.settleReplacement(oldDir, oldName, newDir, newName); err != nil {
@@ -178,6 +184,10 @@ func (r *renaming) checkReplace() error {
 	case srcDir && r.dst.typ != ModeDir:
 		return ErrNotDir
 	case !srcDir && r.dst.typ == ModeDir:
+		// A directory that the file lies in is first of all not empty.
+		if err := r.checkLoop(r.dst, r.oldDir); err == ErrLoop {
+			return ErrNotEmpty
+		}
 		return ErrIsDir
 	case srcDir:
 		return r.tx.fs.checkEmpty(&r.tx.Reader, r.dst)

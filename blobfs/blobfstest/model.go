@@ -81,6 +81,8 @@ func checkDir(dir *Node, s string) error {
 	switch {
 	case !dir.isDir():
 		return blobfs.ErrNotDir
+	case dir.removed():
+		return blobfs.ErrNotExist
 	case len(s) > blobfs.MaxNameBytes:
 		return blobfs.ErrNameTooLong
 	}
@@ -91,10 +93,7 @@ func (m *Model) create(dir *Node, s string, n *Node) error {
 	if err := checkDir(dir, s); err != nil {
 		return err
 	}
-	switch {
-	case dir.removed():
-		return blobfs.ErrNotExist
-	case dir.Children[s] != nil:
+	if dir.Children[s] != nil {
 		return blobfs.ErrExist
 	}
 	m.attach(dir, s, n)
@@ -106,14 +105,12 @@ func (m *Model) link(dir *Node, s string, n *Node, linkable bool) error {
 		return err
 	}
 	switch {
-	case n.isDir():
-		return blobfs.ErrNotPermitted
-	case dir.removed():
-		return blobfs.ErrNotExist
-	case n.removed() && !linkable:
-		return blobfs.ErrNotExist
 	case dir.Children[s] != nil:
 		return blobfs.ErrExist
+	case n.isDir():
+		return blobfs.ErrNotPermitted
+	case n.removed() && !linkable:
+		return blobfs.ErrNotExist
 	}
 	n.Nlink++
 	m.attach(dir, s, n)
@@ -161,23 +158,21 @@ func within(n, dir *Node) bool {
 }
 
 func (m *Model) rename(oldDir *Node, oldName string, newDir *Node, newName string, flags blobfs.RenameFlags) error {
-	if err := checkDir(oldDir, oldName); err != nil {
-		return err
-	}
-	if err := checkDir(newDir, newName); err != nil {
-		return err
-	}
 	exchange := flags&blobfs.RenameExchange != 0
 	if exchange && flags != blobfs.RenameExchange {
 		return blobfs.ErrInvalid
 	}
-	if oldDir.removed() || newDir.removed() {
-		return blobfs.ErrNotExist
+	if err := checkDir(oldDir, oldName); err != nil {
+		return err
 	}
 	src, dst := oldDir.Children[oldName], newDir.Children[newName]
-	switch {
-	case src == nil:
+	if src == nil {
 		return blobfs.ErrNotExist
+	}
+	if err := checkDir(newDir, newName); err != nil {
+		return err
+	}
+	switch {
 	case exchange && dst == nil:
 		return blobfs.ErrNotExist
 	case flags&blobfs.RenameNoReplace != 0 && dst != nil:
@@ -200,6 +195,8 @@ func (m *Model) rename(oldDir *Node, oldName string, newDir *Node, newName strin
 		switch {
 		case src.isDir() && !dst.isDir():
 			return blobfs.ErrNotDir
+		case !src.isDir() && dst.isDir() && within(dst, oldDir):
+			return blobfs.ErrNotEmpty
 		case !src.isDir() && dst.isDir():
 			return blobfs.ErrIsDir
 		case src.isDir() && len(dst.Children) > 0:

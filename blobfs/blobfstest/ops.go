@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"runsc-fs/blobfs"
 )
 
@@ -15,6 +17,9 @@ func (r *Runner) make(dir *Node, s string, n *Node, spec blobfs.NewInode) error 
 		return err
 	}
 	i, got := real.Create(s, spec)
+	if err := r.mirror(got, func(h *host) error { return h.create(dir, s, n) }); err != nil {
+		return err
+	}
 	if err := same(got, r.model.create(dir, s, n)); err != nil || got != nil {
 		return err
 	}
@@ -67,12 +72,11 @@ func (r *Runner) opTmpfile() error {
 	}
 	n := newNode(blobfs.ModeRegular | 0o600)
 	n.Nlink = 0
-	var want error
-	if dir.removed() {
-		want = blobfs.ErrNotExist
-	}
 	i, got := real.CreateUnlinked(blobfs.NewInode{Mode: n.Mode})
-	if err := same(got, want); err != nil || got != nil {
+	if err := r.mirror(got, func(h *host) error { return h.tmpfile(dir, n) }); err != nil {
+		return err
+	}
+	if err := same(got, nil); err != nil || got != nil {
 		return err
 	}
 	r.open = append(r.open, n)
@@ -82,10 +86,7 @@ func (r *Runner) opTmpfile() error {
 
 func (r *Runner) opLink() error {
 	dir, s := r.pickDir(), r.pickName()
-	n := r.pick(func(n *Node) bool { return !n.isDir() })
-	if n == nil {
-		return nil
-	}
+	n := r.pick(func(*Node) bool { return true })
 	r.describe("link %q", s)
 	real, err := r.real(dir)
 	if err != nil {
@@ -97,6 +98,9 @@ func (r *Runner) opLink() error {
 	}
 	was := n.Nlink
 	got := real.Link(s, target)
+	if err := r.mirror(got, func(h *host) error { return h.link(dir, s, n) }); err != nil {
+		return err
+	}
 	if err := same(got, r.model.link(dir, s, n, r.tmp[n])); err != nil {
 		return err
 	}
@@ -124,6 +128,9 @@ func (r *Runner) removeOp(rmdir bool) error {
 		got = real.Rmdir(s, nil)
 	} else {
 		got = real.Unlink(s, nil)
+	}
+	if err := r.mirror(got, func(h *host) error { return h.remove(dir, s, rmdir) }); err != nil {
+		return err
 	}
 	if err := same(got, r.model.remove(dir, s, rmdir)); err != nil {
 		return err
@@ -160,10 +167,16 @@ func (r *Runner) opRename() error {
 	}
 	victim := newDir.Children[newName]
 	got := r.fs.Rename(od, oldName, nd, newName, flags)
+	if err := r.mirror(got, func(h *host) error { return h.rename(oldDir, oldName, newDir, newName, flags) }); err != nil {
+		return err
+	}
 	if err := same(got, r.model.rename(oldDir, oldName, newDir, newName, flags)); err != nil {
 		return err
 	}
 	r.afterDrop(victim)
+	if r.host != nil && got == nil && flags == blobfs.RenameWhiteout && oldDir.Children[oldName] != nil && r.host.fds[oldDir.Children[oldName]] == 0 {
+		return r.host.adopt(oldDir, oldName, oldDir.Children[oldName])
+	}
 	return nil
 }
 
@@ -202,7 +215,7 @@ func (r *Runner) opWrite() error {
 		return fmt.Errorf("wrote %d: %w", got, err)
 	}
 	n.write(off, data)
-	return nil
+	return r.mirror(err, func(h *host) error { return h.write(n, off, data) })
 }
 
 func (r *Runner) opAppend() error {
@@ -222,7 +235,7 @@ func (r *Runner) opAppend() error {
 		return fmt.Errorf("appended %d at %d: %w", got, off, err)
 	}
 	n.write(off, data)
-	return nil
+	return r.mirror(err, func(h *host) error { return h.write(n, off, data) })
 }
 
 func (r *Runner) opRead() error {
@@ -282,6 +295,9 @@ func (r *Runner) opTruncate() error {
 		return err
 	}
 	n.resize(size)
+	if err := r.mirror(nil, func(h *host) error { return h.truncate(n, size) }); err != nil {
+		return err
+	}
 	r.mapsMu.Lock()
 	defer r.mapsMu.Unlock()
 	for _, m := range r.maps {
@@ -308,6 +324,9 @@ func (r *Runner) opFallocate() error {
 		return err
 	}
 	if err := real.Fallocate(mode, off, count); err != nil {
+		return err
+	}
+	if err := r.mirror(nil, func(h *host) error { return h.fallocate(n, mode, off, count) }); err != nil {
 		return err
 	}
 	if mode&(blobfs.FallocPunchHole|blobfs.FallocZeroRange) != 0 {
@@ -423,7 +442,8 @@ func (r *Runner) opMapped() error {
 	copy(m.mem[first:], data) // also beyond the end of the file
 	off := m.page*blobfs.BlockSizeBytes + int64(first)
 	if off < int64(len(m.node.Data)) {
-		copy(m.node.Data[off:], data)
+		n := copy(m.node.Data[off:], data)
+		return r.mirror(nil, func(h *host) error { return h.write(m.node, off, data[:n]) })
 	}
 	return nil
 }
@@ -457,7 +477,11 @@ func (r *Runner) opSetXattr() error {
 			want = blobfs.ErrNoXattr
 		}
 		delete(n.Xattrs, s)
-		return same(real.RemoveXattr(s), want)
+		got := real.RemoveXattr(s)
+		if err := r.mirrorXattr(n, got, s, nil, 0, true); err != nil {
+			return err
+		}
+		return same(got, want)
 	}
 	size := r.rng.IntN(200)
 	if r.rng.IntN(5) == 0 {
@@ -476,7 +500,11 @@ func (r *Runner) opSetXattr() error {
 	default:
 		n.Xattrs[s] = value
 	}
-	return same(real.SetXattr(s, value, flags), want)
+	got := real.SetXattr(s, value, flags)
+	if err := r.mirrorXattr(n, got, s, value, flags, false); err != nil {
+		return err
+	}
+	return same(got, want)
 }
 
 func (r *Runner) opGetXattr() error {
@@ -625,6 +653,12 @@ func (r *Runner) opLookup() error {
 		want = blobfs.ErrNotExist
 	}
 	i, got := real.Lookup(s)
+	if err := r.mirror(got, func(h *host) error {
+		var st unix.Stat_t
+		return unix.Fstatat(h.fds[dir], s, &st, unix.AT_SYMLINK_NOFOLLOW)
+	}); err != nil {
+		return err
+	}
 	if err := same(got, want); err != nil || got != nil {
 		return err
 	}
@@ -641,6 +675,9 @@ func (r *Runner) CheckAll() error {
 		err := r.compareAttr(n)
 		if err == nil {
 			err = r.compareXattrs(n)
+		}
+		if err == nil {
+			err = r.compareHost(n)
 		}
 		if err == nil && n.isDir() {
 			err = r.compareDir(n)

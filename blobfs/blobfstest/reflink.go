@@ -66,8 +66,9 @@ func (r *Runner) opClone() error {
 	if err := same(got, want); err != nil || got != nil || count == 0 {
 		return err
 	}
-	dst.write(dstOff, bytes.Clone(src.Data[srcOff:srcOff+count]))
-	return nil
+	data := bytes.Clone(src.Data[srcOff : srcOff+count])
+	dst.write(dstOff, data)
+	return r.mirror(nil, func(h *host) error { return h.write(dst, dstOff, data) })
 }
 
 // opDedupe often makes the ranges equal first.
@@ -95,6 +96,9 @@ func (r *Runner) opDedupe() error {
 			return fmt.Errorf("wrote %d: %w", got, err)
 		}
 		dst.write(dstOff, data)
+		if err := r.mirror(nil, func(h *host) error { return h.write(dst, dstOff, data) }); err != nil {
+			return err
+		}
 	}
 	r.describe("dedupe %d bytes at %d and %d, same %v", n, srcOff, dstOff, src == dst)
 	got, err := d.DedupeRange(s, srcOff, dstOff, n)
@@ -137,7 +141,11 @@ func (r *Runner) opCopy() error {
 		if got == 0 {
 			return nil
 		}
-		dst.write(dstOff+done, bytes.Clone(src.Data[srcOff+done:srcOff+done+got]))
+		data := bytes.Clone(src.Data[srcOff+done : srcOff+done+got])
+		dst.write(dstOff+done, data)
+		if err := r.mirror(nil, func(h *host) error { return h.write(dst, dstOff+done, data) }); err != nil {
+			return err
+		}
 		if done += got; done == count {
 			return nil
 		}

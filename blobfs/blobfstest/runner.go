@@ -19,6 +19,9 @@ type Options struct {
 	Mount blobfs.MountOptions
 	// MaxFileBytes bounds the size of files, so that the model stays small.
 	MaxFileBytes int64
+	// HostDir, if not empty, is an empty directory in which the same is done by
+	// the machine's kernel, to compare errnos and contents.
+	HostDir string
 	// Trace, if not nil, gets one line per operation.
 	Trace io.Writer
 }
@@ -35,6 +38,9 @@ type Runner struct {
 	open   []*Node // without a name, kept by their handle
 	tmp    map[*Node]bool
 	counts map[string]int
+
+	host     *host // nil without HostDir
+	mirrored int
 
 	// mapsMu plays the lock of an address space: it is held from Fault until
 	// the mapping has its reference, while a mapping is used, and by the
@@ -61,7 +67,23 @@ func NewRunner(dev nvme.BlockDevice, opts Options) (*Runner, error) {
 		opts: opts, dev: dev, model: NewModel(), rng: rand.New(rand.NewPCG(opts.Seed, 1)),
 		tmp: map[*Node]bool{}, counts: map[string]int{},
 	}
+	if opts.HostDir != "" {
+		var err error
+		if r.host, err = newHost(opts.HostDir, r.model.Root); err != nil {
+			return nil, err
+		}
+	}
 	return r, r.Mount()
+}
+
+// Mirrored is the number of operations that were compared with the host's.
+func (r *Runner) Mirrored() int { return r.mirrored }
+
+// CloseHost gives up the host's files.
+func (r *Runner) CloseHost() {
+	if r.host != nil {
+		r.host.close()
+	}
 }
 
 // Mount mounts again after Close.
@@ -109,6 +131,9 @@ func (r *Runner) forget(n *Node) {
 		n.handle.SetInvalidator(nil)
 		n.handle.DecRef()
 		n.handle = nil
+	}
+	if r.host != nil {
+		r.host.forget(n)
 	}
 }
 
