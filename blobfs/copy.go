@@ -2,16 +2,22 @@ package blobfs
 
 import "fmt"
 
-// copyChunkBytes is how much is copied between looks at the number of dirty pages.
-const copyChunkBytes = 1 << 20
+const (
+	// copyChunkBytes is how much is copied between looks at the number of dirty
+	// pages.
+	copyChunkBytes = 1 << 20
+	// maxCopyBytes is how much is copied, not shared, by one call: its caller may
+	// be interrupted in between.
+	maxCopyBytes = 16 << 20
+)
 
 // CopyRange makes [dstOff, dstOff+n) of i the same as [srcOff, srcOff+n) of src,
 // a file of the same volume: it shares blocks where whole blocks go to whole
 // blocks, and copies otherwise. It returns how many bytes that were: less than n
-// at the end of src, or when the rest wants to be dealt with otherwise, or when
-// something stops it. Two ranges of one file must not overlap. Errors: as
-// CloneRange; an error after the first byte is reported with the count.
-func (i *Inode) CopyRange(src *Inode, srcOff, dstOff, n int64, flags IOFlags) (int64, error) {
+// at the end of src, or when the rest wants to be dealt with otherwise or is
+// much, or when something stops it. Two ranges of one file must not overlap.
+// Errors: as CloneRange; an error after the first byte is reported with the count.
+func (i *Inode) CopyRange(src *Inode, srcOff, dstOff, n int64) (int64, error) {
 	g, err := i.fs.gate.enter()
 	if err != nil {
 		return 0, err
@@ -30,16 +36,14 @@ func (i *Inode) CopyRange(src *Inode, srcOff, dstOff, n int64, flags IOFlags) (i
 	if (srcOff|dstOff)%BlockSizeBytes == 0 {
 		done, err := i.remap(src, srcOff, dstOff, n, remapCopy)
 		if done > 0 || err != nil {
-			if err == nil && flags&(IODSync|IOSync) != 0 {
-				err = i.syncRange(dstOff, dstOff+done, flags&IOSync == 0, false)
-			}
 			return done, err
 		}
 	}
+	n = min(n, maxCopyBytes)
 	from := &fileSource{src, srcOff}
 	for done := int64(0); ; {
 		chunk := min(n-done, copyChunkBytes)
-		_, m, err := i.write(from, dstOff+done, chunk, flags&^IODirect, false)
+		_, m, err := i.write(from, dstOff+done, chunk, 0, false)
 		done += m
 		if err != nil || m < chunk || done == n {
 			return done, err

@@ -372,8 +372,11 @@ func TestDedupe(t *testing.T) {
 		t.Errorf("a block and a part: %d, %v", n, err)
 	}
 	e.write(dst, 7*BlockSizeBytes+9, []byte{0}, 0)
-	_, err = dst.DedupeRange(src, 0, 0, int64(len(data)))
+	n, err = dst.DedupeRange(src, 0, 0, int64(len(data)))
 	e.want(err, ErrDiffers)
+	if n != 0 {
+		t.Errorf("deduped %d bytes of different ranges", n)
+	}
 	_, err = dst.DedupeRange(src, 0, 0, int64(len(data))+1)
 	e.want(err, ErrInvalid)
 	_, err = dst.DedupeRange(dst, 0, BlockSizeBytes, 2*BlockSizeBytes)
@@ -530,25 +533,25 @@ func TestFragmentedOwners(t *testing.T) {
 func TestCopyRange(t *testing.T) {
 	e, src, dst, data := newPair(t, 20)
 	before := e.usedBlocks()
-	n, err := dst.CopyRange(src, 0, 0, 1<<30, 0)
+	n, err := dst.CopyRange(src, 0, 0, 1<<30)
 	e.must(err)
 	if n != int64(len(data)) || e.owners(dst, 0) != 2 || e.usedBlocks() != before {
 		t.Errorf("copied %d bytes, block 0 has %d owners", n, e.owners(dst, 0))
 	}
-	n, err = dst.CopyRange(src, 5, 3*BlockSizeBytes, 10000, 0)
+	n, err = dst.CopyRange(src, 5, 3*BlockSizeBytes, 10000)
 	e.must(err)
 	if n != 10000 {
 		t.Errorf("copied %d bytes", n)
 	}
 	want := bytes.Clone(data)
 	copy(want[3*BlockSizeBytes:], data[5:10005])
-	n, err = dst.CopyRange(src, 0, BlockSizeBytes, BlockSizeBytes+100, 0)
+	n, err = dst.CopyRange(src, 0, BlockSizeBytes, BlockSizeBytes+100)
 	e.must(err)
 	if n != BlockSizeBytes {
 		t.Errorf("copied %d bytes of a block and a part", n)
 	}
 	copy(want[BlockSizeBytes:], data[:BlockSizeBytes])
-	n, err = dst.CopyRange(src, 0, 2*BlockSizeBytes, 100, 0)
+	n, err = dst.CopyRange(src, 0, 2*BlockSizeBytes, 100)
 	e.must(err)
 	if n != 100 {
 		t.Errorf("copied %d bytes of a part", n)
@@ -556,13 +559,13 @@ func TestCopyRange(t *testing.T) {
 	copy(want[2*BlockSizeBytes:], data[:100])
 	e.expect(dst, 0, want, 0)
 	e.expect(src, 0, data, 0)
-	n, err = dst.CopyRange(src, int64(len(data)), 0, 10, 0)
+	n, err = dst.CopyRange(src, int64(len(data)), 0, 10)
 	if n != 0 || err != nil {
 		t.Errorf("behind the end: %d, %v", n, err)
 	}
-	_, err = src.CopyRange(src, 0, 100, 200, 0)
+	_, err = src.CopyRange(src, 0, 100, 200)
 	e.want(err, ErrInvalid)
-	n, err = src.CopyRange(src, 0, 200, 200, 0)
+	n, err = src.CopyRange(src, 0, 200, 200)
 	e.must(err)
 	copy(data[200:], data[:200])
 	if n != 200 {

@@ -65,14 +65,15 @@ func (i *Inode) remap(src *Inode, srcOff, dstOff, n int64, mode remapMode) (int6
 	}
 	r := remapRange{src: src, dst: i, pair: pair, srcOff: srcOff, dstOff: dstOff, bytes: n}
 	if mode == remapDedupe {
-		n = min(n, maxDedupeBytes)
-		r.bytes = n
-		return n, r.dedupe()
+		r.bytes = min(n, maxDedupeBytes)
+		err = r.dedupe()
+	} else {
+		err = r.clone()
 	}
-	if err := r.clone(); err != nil {
+	if err != nil {
 		return 0, err
 	}
-	return n, nil
+	return r.bytes, nil
 }
 
 // checkPair says whether data can go from src to i at all.

@@ -289,7 +289,7 @@ func addOffsets(a, b int64) (int64, error) {
 
 // Allocate implements vfs.FileDescriptionImpl.Allocate.
 func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) error {
-	const known = uint64(blobfs.FallocKeepSize | blobfs.FallocPunchHole | blobfs.FallocZeroRange)
+	const known = uint64(blobfs.FallocKeepSize | blobfs.FallocPunchHole | blobfs.FallocZeroRange | blobfs.FallocUnshare)
 	if mode&^known != 0 {
 		return linuxerr.EOPNOTSUPP
 	}

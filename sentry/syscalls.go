@@ -24,6 +24,7 @@ func replaceSyscalls() {
 	calls := aio.Syscalls()
 	calls[unix.SYS_FDATASYNC] = fdatasync
 	calls[unix.SYS_FALLOCATE] = fallocate
+	calls[unix.SYS_COPY_FILE_RANGE] = copyFileRange
 	for sysno, fn := range calls {
 		entry := syscallTable.Table[sysno]
 		entry.Fn = fn

@@ -130,11 +130,11 @@ func (r *Runner) opCopy() error {
 		return err
 	}
 	if src == dst && overlaps(srcOff, dstOff, count) && count > 0 {
-		_, err := d.CopyRange(s, srcOff, dstOff, n, 0)
+		_, err := d.CopyRange(s, srcOff, dstOff, n)
 		return same(err, blobfs.ErrInvalid)
 	}
 	for done := int64(0); ; {
-		got, err := d.CopyRange(s, srcOff+done, dstOff+done, n-done, 0)
+		got, err := d.CopyRange(s, srcOff+done, dstOff+done, n-done)
 		if err != nil || got < 0 || done+got > count || got == 0 && done < count {
 			return fmt.Errorf("copied %d bytes, %d before: %w", got, done, err)
 		}

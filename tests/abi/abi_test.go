@@ -115,8 +115,9 @@ func newLab(t *testing.T, prefix string) string {
 	return dir
 }
 
-// native runs the checks on ext4: a check that fails there is wrong itself, or
-// ext4 does not do what the manual says.
+// native runs the checks on ext4, and those of shared blocks on XFS if the kernel
+// has it: a check that fails there is wrong itself, or these file systems do not
+// do what the manual says.
 const native = `set -e
 cd "$1"
 mkdir data ro restricted small other
@@ -131,16 +132,25 @@ mount --bind data restricted
 mount -o remount,bind,noexec,nosuid,nodev,noatime restricted
 mount -o loop small.img small
 mount -t tmpfs tmpfs other
-exec "$1/bin/abi" -dir "$1/data" -ro "$1/ro" -restricted "$1/restricted" -small "$1/small" -other "$1/other" -slow 2s -run "$2"
+shares=
+if grep -qw xfs /proc/filesystems || modprobe -q xfs 2>/dev/null; then
+	mkdir shares
+	truncate -s 400M shares.img
+	mkfs.xfs -q -m reflink=1 shares.img
+	mount -o loop shares.img shares
+	shares=$1/shares
+fi
+exec "$1/bin/abi" -dir "$1/data" -ro "$1/ro" -restricted "$1/restricted" -small "$1/small" -other "$1/other" -shares "$shares" -slow 2s -run "$2"
 `
 
-// TestNative runs the checks on the host's ext4, on a loop device in mount
+// TestNative runs the checks on the host's ext4 and XFS, on loop devices in mount
 // namespaces of its own.
 func TestNative(t *testing.T) {
 	lab.Need(t)
 	ctx := testContext(t)
 	dir := newLab(t, "abi-native")
 	build(t, ctx, filepath.Join(dir, "bin"))
+	mustDo(t, lab.EnsureTools(ctx, t.Logf, lab.ToolMkfsXFS))
 	cell, err := lab.NewCell(ctx, filepath.Join(dir, "cell"))
 	mustDo(t, err)
 	t.Cleanup(cell.Stop)
@@ -170,7 +180,7 @@ func TestSandbox(t *testing.T) {
 	}
 	spec := lab.BundleSpec{
 		RootFS: root,
-		Args:   []string{"/abi", "-dir", "/data", "-ro", "/ro", "-restricted", "/restricted", "-small", "/small", "-other", "/tmp", "-slow", "2s", "-run", *only},
+		Args:   []string{"/abi", "-dir", "/data", "-ro", "/ro", "-restricted", "/restricted", "-small", "/small", "-other", "/tmp", "-shares", "/data", "-slow", "2s", "-run", *only},
 		Mounts: []specs.Mount{
 			lab.VolumeMount("data", "/data"),
 			lab.VolumeMount("data", "/ro", "ro"),

@@ -33,6 +33,7 @@ const (
 	needRestricted
 	needOther
 	needSmall
+	needShares // checks run there instead of in the directory of the others
 )
 
 // groups are all checks in the order in which they run.
@@ -51,6 +52,7 @@ func groups() []group {
 		{needRestricted, restrictedChecks()},
 		{needOther, otherChecks()},
 		{needSmall, spaceChecks},
+		{needShares, reflinkChecks()},
 	}
 }
 

@@ -42,6 +42,7 @@ type places struct {
 	readOnly   string // the same file system as dir, mounted read-only; "" if there is none
 	restricted string // the same file system, mounted with noexec, nosuid, nodev and noatime; "" if there is none
 	other      string // a directory on another file system; "" if there is none
+	shares     string // a directory on a file system whose files can share blocks; "" if there is none
 	small      string // another file system of the same type, small enough to be filled; "" if there is none
 }
 
@@ -55,6 +56,7 @@ func main() {
 	flag.StringVar(&at.restricted, "restricted", "", "mount of the same file system with noexec,nosuid,nodev,noatime, with the same root as -dir")
 	flag.StringVar(&at.other, "other", "", "directory on another file system")
 	flag.StringVar(&at.small, "small", "", "file system of the same type, of at most 64 MiB, that may be filled")
+	flag.StringVar(&at.shares, "shares", "", "directory on a file system whose files can share blocks")
 	run := flag.String("run", "", "regular expression: run only the checks whose names match")
 	flag.Uint64Var(&seed, "seed", uint64(time.Now().UnixNano()), "seed of stress/file-everything-again")
 	list := flag.Bool("list", false, "print the names of the checks and end")
@@ -90,6 +92,10 @@ func runAll(at places, filter *regexp.Regexp, slow time.Duration) int {
 		if !at.allow(g.needs) {
 			continue
 		}
+		at := at
+		if g.needs&needShares != 0 {
+			at.dir = at.shares
+		}
 		for _, c := range g.checks {
 			if !filter.MatchString(c.name) {
 				continue
@@ -121,5 +127,6 @@ func (at *places) allow(needs need) bool {
 	return (needs&needReadOnly == 0 || at.readOnly != "") &&
 		(needs&needRestricted == 0 || at.restricted != "") &&
 		(needs&needOther == 0 || at.other != "") &&
-		(needs&needSmall == 0 || at.small != "")
+		(needs&needSmall == 0 || at.small != "") &&
+		(needs&needShares == 0 || at.shares != "")
 }

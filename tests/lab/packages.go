@@ -22,6 +22,7 @@ var (
 	ToolNsenter     = Tool{"nsenter", "util-linux"}
 	ToolQEMU        = Tool{"qemu-system-x86_64", "qemu-system-x86"}
 	ToolMke2fs      = Tool{"mke2fs", "e2fsprogs"}
+	ToolMkfsXFS     = Tool{"mkfs.xfs", "xfsprogs"}
 )
 
 // EnsureTools installs the packages of the tools that PATH lacks. It needs root
