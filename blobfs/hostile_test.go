@@ -39,6 +39,12 @@ func hostileBase(t testing.TB, arena *nvme.Arena) *crashdev.Disk {
 		e.must(f.SetXattr("user.small", []byte("x"), 0))
 		e.must(f.SetXattr("user.big", pattern(1, 3000), 0))
 		e.must(d.Link(fmt.Sprintf("link%d", n), f))
+		// Blocks with one to three owners, counted by several items.
+		clone := e.create(root, fmt.Sprintf("clone%d", n), ModeRegular)
+		e.must(clone.CloneRange(f, 0, 0, 0))
+		e.must(clone.CloneRange(f, 3*BlockSizeBytes, 20*BlockSizeBytes, BlockSizeBytes))
+		e.write(clone, 6*BlockSizeBytes, pattern(9, 1000), 0)
+		clone.DecRef()
 		f.DecRef()
 	}
 	l, err := d.Create("l", NewInode{Mode: ModeSymlink, Target: string(pattern(2, 3000))})
@@ -188,6 +194,13 @@ func useInode(i *Inode, rng *rand.Rand) {
 	_, _ = i.WriteAt(&fillSource{}, 8192, 8192, IODirect)
 	_, _ = i.Fault(0, 4096, true)
 	_ = i.Fsync(nil, false)
+	if clone, err := i.fs.root.Lookup(fmt.Sprintf("clone%d", rng.IntN(4))); err == nil {
+		_ = clone.CloneRange(i, 0, rng.Int64N(4)*BlockSizeBytes, 0)
+		_, _ = i.DedupeRange(clone, 0, 0, 8192)
+		_, _ = i.CopyRange(clone, 5, 3, 9000)
+		clone.DecRef()
+	}
+	_ = i.Fallocate(FallocUnshare, 0, 40000)
 	_ = i.Fallocate(FallocPunchHole|FallocKeepSize, 5000, 20000)
 	_ = i.Fallocate(0, 0, 30000)
 	_ = i.Truncate(rng.Int64N(60000))

@@ -488,6 +488,49 @@ func TestCloneOnFullVolume(t *testing.T) {
 	e.sound()
 }
 
+// TestMappedSourceOnFullVolume clones a file that is mapped for writing when there
+// is no room left for what will be stored there: the stores come first.
+func TestMappedSourceOnFullVolume(t *testing.T) {
+	e, src, dst, data := newPair(t, 300)
+	e.must(e.fs.Sync(nil))
+	root := e.fs.Root()
+	defer root.DecRef()
+	mem := e.dev.Arena().Bytes()
+	for off := int64(0); off < 300*BlockSizeBytes; off += BlockSizeBytes {
+		run, err := src.Fault(off, BlockSizeBytes, true)
+		e.must(err)
+		mem[run.ArenaOffset] = 1
+		data[off] = 1
+	}
+	fill := e.create(root, "fill", ModeRegular)
+	defer fill.DecRef()
+	e.fill(fill, 64<<10, IODirect)
+	e.want(dst.CloneRange(src, 0, 0, 300*BlockSizeBytes), ErrNoSpace)
+	for index := range uint64(300) {
+		mem[src.pages.get(index).off] = 2
+		data[index*BlockSizeBytes] = 2
+	}
+	e.must(src.Fsync(nil, false))
+	e.expect(src, 0, data, 0)
+	e.sound()
+}
+
+// TestSharedPagesAreNotMapped checks that a page whose block has come to be
+// shared is not mapped for writing before it has a block for what is stored.
+func TestSharedPagesAreNotMapped(t *testing.T) {
+	e, src, dst, _ := newPair(t, 4)
+	e.clone(src, dst)
+	p, err := src.pageAt(1, 1)
+	e.must(err)
+	defer e.fs.cache.unpin(p)
+	if run, ok := src.handOut(p, BlockSizeBytes, true); ok {
+		t.Errorf("handed out %+v", run)
+	}
+	if _, ok := src.handOut(p, BlockSizeBytes, false); !ok {
+		t.Error("not handed out for reading")
+	}
+}
+
 // TestFragmentedOwners removes a file whose blocks have different numbers of
 // owners everywhere, in steps that a full volume can take.
 func TestFragmentedOwners(t *testing.T) {
@@ -573,4 +616,48 @@ func TestCopyRange(t *testing.T) {
 	}
 	e.expect(src, 0, data, 0)
 	e.sound()
+}
+
+// TestWrongOwnerCounts frees blocks of images whose counts are wrong in ways
+// that show: that is an error, and the other owners keep what they have.
+func TestWrongOwnerCounts(t *testing.T) {
+	type change = func(tx *store.Tx, src, dst *Inode, at format.Addr) error
+	put := func(tx *store.Tx, at format.Addr, blocks uint32, owners uint64) error {
+		return tx.Put(format.RefcountKey(at), format.RefcountItem{Blocks: blocks, Owners: owners}.Append(nil))
+	}
+	for name, damage := range map[string]change{
+		"an extent does not know of others": func(tx *store.Tx, src, dst *Inode, at format.Addr) error {
+			return tx.Put(extentKey(dst.ino, 0), format.ExtentItem{Start: at, Blocks: 9}.Append(nil))
+		},
+		"counted twice": func(tx *store.Tx, src, dst *Inode, at format.Addr) error { return put(tx, at+4, 2, 3) },
+		"one owner":     func(tx *store.Tx, src, dst *Inode, at format.Addr) error { return put(tx, at, 9, 1) },
+		"outside the volume": func(tx *store.Tx, src, dst *Inode, at format.Addr) error {
+			return put(tx, at, 1<<20, 2)
+		},
+		"too short": func(tx *store.Tx, src, dst *Inode, at format.Addr) error {
+			return tx.Put(format.RefcountKey(at), make([]byte, 7))
+		},
+		"more owners than can be": func(tx *store.Tx, src, dst *Inode, at format.Addr) error { return put(tx, at, 9, 1<<63) },
+	} {
+		e, src, dst, data := newPair(t, 8)
+		e.clone(src, dst)
+		m, err := src.mapBlock(0, 1)
+		e.must(err)
+		_, err = e.fs.store.Update(func(tx *store.Tx) error { return damage(tx, src, dst, m.addr) })
+		e.must(err)
+		src.ext.reset()
+		dst.ext.reset()
+		if err := dst.Truncate(0); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: truncation gave %v", name, err)
+		}
+		if err := dst.CloneRange(src, 0, 0, 0); err == nil && name != "an extent does not know of others" {
+			t.Errorf("%s: could be cloned", name)
+		}
+		e.expect(src, 0, data, 0)
+		src.dropAllPages()
+		e.expect(src, 0, data, 0)
+		if ro := e.fs.ReadOnly(); ro {
+			t.Errorf("%s: the volume can no longer be written to", name)
+		}
+	}
 }

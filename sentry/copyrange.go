@@ -13,7 +13,6 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
-
 )
 
 // copyFileRange implements copy_file_range(2), which gVisor does not have.
@@ -189,4 +188,3 @@ func copyThroughMemory(t *kernel.Task, from, to *filePosition, n int64) (done in
 	}
 	return done, nil
 }
-
