@@ -1,6 +1,7 @@
 package sentry
 
 import (
+	"maps"
 	"math"
 
 	"golang.org/x/sys/unix"
@@ -10,8 +11,10 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/limits"
 	"gvisor.dev/gvisor/pkg/sentry/syscalls/linux"
+	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/sentry/aio"
+	"runsc-fs/sentry/uring"
 )
 
 // gVisor's file interface knows less than Linux's: it cannot tell fdatasync(2)
@@ -22,6 +25,8 @@ import (
 // tasks.
 func replaceSyscalls() {
 	calls := aio.Syscalls()
+	maps.Copy(calls, uring.Syscalls())
+	uring.Fallocate = fallocateFile
 	calls[unix.SYS_FDATASYNC] = fdatasync
 	calls[unix.SYS_FALLOCATE] = fallocate
 	calls[unix.SYS_COPY_FILE_RANGE] = copyFileRange
@@ -62,23 +67,30 @@ func fallocate(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintp
 	if _, ok := file.Impl().(*regularFD); !ok {
 		return linux.Fallocate(t, sysno, args)
 	}
+	return 0, nil, fallocateFile(t, file, mode, offset, length)
+}
+
+// fallocateFile is fallocate(2) of an open file. Those of other file systems
+// than blobfs have no modes.
+func fallocateFile(t *kernel.Task, file *vfs.FileDescription, mode uint32, offset, length int64) error {
 	const exclusive = abi.FALLOC_FL_PUNCH_HOLE | abi.FALLOC_FL_ZERO_RANGE
+	_, ours := file.Impl().(*regularFD)
 	switch {
 	case offset < 0 || length <= 0:
-		return 0, nil, linuxerr.EINVAL
-	case mode&^uint32(fallocateModes) != 0, mode&exclusive == exclusive,
+		return linuxerr.EINVAL
+	case mode&^uint32(fallocateModes) != 0, mode&exclusive == exclusive, mode != 0 && !ours,
 		mode&abi.FALLOC_FL_PUNCH_HOLE != 0 && mode&abi.FALLOC_FL_KEEP_SIZE == 0:
-		return 0, nil, linuxerr.EOPNOTSUPP
+		return linuxerr.EOPNOTSUPP
 	case !file.IsWritable():
-		return 0, nil, linuxerr.EBADF
+		return linuxerr.EBADF
 	case offset > math.MaxInt64-length:
-		return 0, nil, linuxerr.EFBIG
+		return linuxerr.EFBIG
 	}
 	if mode&abi.FALLOC_FL_KEEP_SIZE == 0 {
 		if limit := limits.FromContext(t).Get(limits.FileSize).Cur; uint64(offset+length) > limit {
 			t.SendSignal(kernel.SignalInfoNoInfo(abi.SIGXFSZ, t, t))
-			return 0, nil, linuxerr.EFBIG
+			return linuxerr.EFBIG
 		}
 	}
-	return 0, nil, file.Allocate(t, uint64(mode), uint64(offset), uint64(length))
+	return file.Allocate(t, uint64(mode), uint64(offset), uint64(length))
 }

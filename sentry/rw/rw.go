@@ -223,13 +223,15 @@ func Sync(ctx context.Context, file *vfs.FileDescription, dataOnly bool) error {
 	return file.Sync(ctx)
 }
 
+// restartErrnos is where the numbers begin that only the kernel knows, which mean
+// that an interrupted call may be restarted. A request may not.
+const restartErrnos = 512
+
 // Errno is an error as the result of a request: below zero, or 0 for nil.
 func Errno(err error) int64 {
-	if err == nil {
-		return 0
+	n := kernel.ExtractErrno(err, -1)
+	if n >= restartErrnos {
+		n = int(linuxerr.EINTR.Errno())
 	}
-	if linuxerr.Equals(linuxerr.ErrInterrupted, err) {
-		return -int64(linuxerr.EINTR.Errno())
-	}
-	return -int64(kernel.ExtractErrno(err, -1))
+	return -int64(n)
 }

@@ -46,7 +46,7 @@ func groups() []group {
 			truncateChecks, readChecks, writeChecks, vectorChecks, offsetChecks, fallocateChecks, directChecks, copyChecks,
 			direntChecks, xattrChecks(), aclChecks(), flockChecks, posixLockChecks, leaseChecks,
 			inotifyChecks(), mmapChecks, mmapSizeChecks, execChecks, syncChecks, ioctlChecks,
-			aioChecks, aioRingChecks, uringChecks, limitChecks, miscChecks, fsxChecks, treeChecks,
+			aioChecks, aioRingChecks, uringChecks, uringOpChecks, limitChecks, miscChecks, fsxChecks, treeChecks,
 		)},
 		{needReadOnly, readOnlyChecks()},
 		{needRestricted, restrictedChecks()},

@@ -26,9 +26,16 @@ func TestFioVerify(t *testing.T) {
 			{"psync", "psync"},
 			{"libaio", "libaio --iodepth=16"},
 			{"libaio-batches", "libaio --iodepth=32 --iodepth_batch_submit=16 --iodepth_batch_complete_min=1 --iodepth_batch_complete_max=16 --userspace_reap"},
+			{"io_uring", "io_uring --iodepth=16 --iodepth_batch_submit=8"},
+			{"io_uring-registered", "io_uring --iodepth=16 --fixedbufs --registerfiles"},
+			{"io_uring-poller", "io_uring --iodepth=16 --sqthread_poll"},
+			{"io_uring-hipri", "io_uring --iodepth=16 --hipri"},
 		} {
 			for _, direct := range []int{0, 1} {
 				name := fmt.Sprintf("%s/%s/direct=%d", backing.name, engine.name, direct)
+				if engine.name == "io_uring-hipri" && direct == 0 {
+					continue // polling a device is for direct I/O
+				}
 				t.Run(name, func(t *testing.T) {
 					m := storage(t, "/data", backing.args...)
 					out := run(t, bundle(fioJob(fmt.Sprintf("--rw=randwrite --verify=crc32c --direct=%d --ioengine=%s", direct, engine.args)), m))
