@@ -156,11 +156,11 @@ func TestDeviceInterrupts(t *testing.T) {
 	}
 }
 
-// TestDeviceIdleUsesNoCPU: an open device that nobody uses costs the process
-// less than a hundredth of the processor time that polling would.
+// TestDeviceIdleUsesNoCPU: an open device that nobody uses costs the process next to
+// nothing. What there is belongs to the runtime, in a machine that may be very slow.
 func TestDeviceIdleUsesNoCPU(t *testing.T) {
 	tr := openReal(t)
-	ns, err := nvme.OpenNamespace(tr, 1, nvme.Options{Logf: t.Logf, EventInterval: 500 * time.Millisecond})
+	ns, err := nvme.OpenNamespace(tr, 1, nvme.Options{Logf: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestDeviceIdleUsesNoCPU(t *testing.T) {
 		}
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	const idle = 3 * time.Second
+	const idle = 4 * time.Second
 	before := used()
 	time.Sleep(idle)
 	if cpu := used() - before; cpu > idle/10 {
