@@ -188,8 +188,8 @@ func (i *Inode) SetAttr(mask AttrMask, a *Attr) error {
 	if i.fs.ReadOnly() {
 		return ErrReadOnly
 	}
-	if mask&AttrFlags != 0 && a.Flags&^uint32(FlagsStored) != 0 {
-		return fmt.Errorf("%w: inode flags %#x", ErrNotSupported, a.Flags)
+	if err := checkSetAttr(mask, a); err != nil {
+		return err
 	}
 	const logged = AttrMode | AttrUID | AttrGID | AttrFlags | AttrProjectID
 	if mask&logged != 0 {
@@ -201,6 +201,13 @@ func (i *Inode) SetAttr(mask AttrMask, a *Attr) error {
 	}
 	i.setAttr(mask, a)
 	i.fs.markDirty(i)
+	return nil
+}
+
+func checkSetAttr(mask AttrMask, a *Attr) error {
+	if mask&AttrFlags != 0 && a.Flags&^uint32(FlagsStored) != 0 {
+		return fmt.Errorf("%w: inode flags %#x", ErrNotSupported, a.Flags)
+	}
 	return nil
 }
 

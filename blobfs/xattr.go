@@ -241,32 +241,76 @@ func (i *Inode) RemoveXattr(name string) error {
 		return ErrNoXattr
 	}
 	return i.fs.updateFreeing(func(tx *txn) error {
-		slot, err := i.fs.findXattr(&tx.Reader, i.ino, name, nil)
-		switch {
-		case err != nil:
-			return err
-		case !slot.found:
-			return ErrNoXattr
-		}
-		if err := tx.trimXattr(slot, name, 0); err != nil {
+		if err := tx.removeXattr(i, name); err != nil {
 			return err
 		}
-		if err := tx.closeXattrGap(slot.key); err != nil {
+		tx.change(i, i.fs.now(), func(*inodeAttrs) {})
+		return nil
+	})
+}
+
+func (tx *txn) removeXattr(i *Inode, name string) error {
+	slot, err := tx.fs.findXattr(&tx.Reader, i.ino, name, nil)
+	switch {
+	case err != nil:
+		return err
+	case !slot.found:
+		return ErrNoXattr
+	}
+	if err := tx.trimXattr(slot, name, 0); err != nil {
+		return err
+	}
+	if err := tx.closeXattrGap(slot.key); err != nil {
+		return err
+	}
+	left := false
+	err = eachXattr(&tx.Reader, i.ino, func(format.Key, *format.XattrHead) (bool, error) {
+		left = true
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	tx.touch(i)
+	if !left {
+		i.mu.Lock()
+		i.a.internal &^= format.InodeHasXattrs
+		i.mu.Unlock()
+	}
+	return nil
+}
+
+// SetAttrAndXattrs is SetAttr together with changes of extended attributes: a
+// crash leaves all of it or nothing. An attribute with a nil value is removed,
+// if it is there. Errors: those of SetAttr and SetXattr.
+func (i *Inode) SetAttrAndXattrs(mask AttrMask, a *Attr, xattrs ...Xattr) error {
+	g, err := i.fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	if err := checkSetAttr(mask, a); err != nil {
+		return err
+	}
+	for _, x := range xattrs {
+		if err := checkXattr(x.Name, x.Value); err != nil {
 			return err
 		}
-		left := false
-		err = eachXattr(&tx.Reader, i.ino, func(format.Key, *format.XattrHead) (bool, error) {
-			left = true
-			return false, nil
-		})
-		if err != nil {
-			return err
-		}
-		tx.change(i, i.fs.now(), func(a *inodeAttrs) {
-			if !left {
-				a.internal &^= format.InodeHasXattrs
+	}
+	return i.fs.update(func(tx *txn) error {
+		tx.touch(i)
+		for _, x := range xattrs {
+			var err error
+			if x.Value != nil {
+				err = tx.setXattr(i, x.Name, x.Value, 0)
+			} else if err = tx.removeXattr(i, x.Name); err == ErrNoXattr {
+				err = nil
 			}
-		})
+			if err != nil {
+				return err
+			}
+		}
+		i.setAttr(mask, a)
 		return nil
 	})
 }

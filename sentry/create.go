@@ -9,11 +9,38 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/blobfs/format"
 )
 
-// newInode describes a file that creds make in directory d, with the group
-// and the set-group-ID bit inherited as Linux's inode_init_owner does.
-func (d *dentry) newInode(creds *auth.Credentials, mode linux.FileMode) blobfs.NewInode {
+// newInode describes a file that creds make in directory d, with what it
+// inherits: access control lists, and the group and the set-group-ID bit as in
+// Linux's inode_init_owner.
+func (d *dentry) newInode(ctx context.Context, creds *auth.Credentials, mode linux.FileMode) (blobfs.NewInode, error) {
+	var list accessList
+	if mode.FileType() != linux.S_IFLNK {
+		var err error
+		if list, err = d.inode.list(format.XattrDefaultACL); err != nil {
+			return blobfs.NewInode{}, err
+		}
+	}
+	if list == nil {
+		return d.inheritGroup(creds, mode), nil
+	}
+	mode = withoutUmask(ctx, mode)
+	n := d.inheritGroup(creds, mode)
+	access := list.inherited(n.Mode)
+	perm, equal := access.mode()
+	n.Mode = n.Mode&^0777 | perm
+	if !equal {
+		n.Xattrs = append(n.Xattrs, blobfs.Xattr{Name: format.XattrAccessACL, Value: format.EncodeACL(access)})
+	}
+	if mode.IsDir() {
+		n.Xattrs = append(n.Xattrs, blobfs.Xattr{Name: format.XattrDefaultACL, Value: format.EncodeACL(list)})
+	}
+	return n, nil
+}
+
+func (d *dentry) inheritGroup(creds *auth.Credentials, mode linux.FileMode) blobfs.NewInode {
 	n := blobfs.NewInode{
 		Mode: uint32(mode),
 		UID:  uint32(creds.EffectiveKUID),
@@ -132,27 +159,38 @@ func (d *dentry) create(name string, n blobfs.NewInode) (*inode, error) {
 	if err != nil {
 		return nil, errno(err)
 	}
-	return d.fs.newInodeFor(blob), nil
+	return d.fs.newInodeFor(blob, &n), nil
 }
 
 // newInodeFor returns the inode of a file that has just been made.
-func (fs *filesystem) newInodeFor(blob *blobfs.Inode) *inode {
+func (fs *filesystem) newInodeFor(blob *blobfs.Inode, n *blobfs.NewInode) *inode {
 	i := fs.getInode(blob)
 	i.noFileCaps.Store(true)
+	if len(n.Xattrs) == 0 {
+		i.accessACL.CompareAndSwap(nil, noList)
+		i.defaultACL.CompareAndSwap(nil, noList)
+	}
 	return i
 }
 
 // MkdirAt implements vfs.FilesystemImpl.MkdirAt.
 func (fs *filesystem) MkdirAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MkdirOptions) error {
 	return fs.createAt(ctx, rp, creation{dir: true, create: func(parent *dentry, name string) (*inode, error) {
-		return parent.create(name, parent.newInode(rp.Credentials(), linux.S_IFDIR|opts.Mode))
+		n, err := parent.newInode(ctx, rp.Credentials(), linux.S_IFDIR|opts.Mode)
+		if err != nil {
+			return nil, err
+		}
+		return parent.create(name, n)
 	}})
 }
 
 // MknodAt implements vfs.FilesystemImpl.MknodAt.
 func (fs *filesystem) MknodAt(ctx context.Context, rp *vfs.ResolvingPath, opts vfs.MknodOptions) error {
 	return fs.createAt(ctx, rp, creation{create: func(parent *dentry, name string) (*inode, error) {
-		n := parent.newInode(rp.Credentials(), opts.Mode)
+		n, err := parent.newInode(ctx, rp.Credentials(), opts.Mode)
+		if err != nil {
+			return nil, err
+		}
 		switch opts.Mode.FileType() {
 		case linux.S_IFREG, linux.S_IFIFO, linux.S_IFSOCK:
 		case linux.S_IFCHR, linux.S_IFBLK:
@@ -185,7 +223,10 @@ func (fs *filesystem) SymlinkAt(ctx context.Context, rp *vfs.ResolvingPath, targ
 		if len(target) > blobfs.MaxSymlinkBytes {
 			return nil, linuxerr.ENAMETOOLONG
 		}
-		n := parent.newInode(rp.Credentials(), linux.S_IFLNK|0777)
+		n, err := parent.newInode(ctx, rp.Credentials(), linux.S_IFLNK|0777)
+		if err != nil {
+			return nil, err
+		}
 		n.Target = target
 		return parent.create(name, n)
 	}})
@@ -198,7 +239,11 @@ func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.
 			return linuxerr.EXDEV
 		}
 		i := vd.Dentry().Impl().(*dentry).inode
-		return vfs.MayLink(rp.Credentials(), linux.FileMode(i.mode.Load()), i.kuid(), i.kgid())
+		mode, err := i.modeFor(rp.Credentials(), vfs.MayRead|vfs.MayWrite)
+		if err != nil {
+			return err
+		}
+		return vfs.MayLink(rp.Credentials(), mode, i.kuid(), i.kgid())
 	}
 	return fs.createAt(ctx, rp, creation{check: check, create: func(parent *dentry, name string) (*inode, error) {
 		i := vd.Dentry().Impl().(*dentry).inode

@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/blobfs/format"
 )
 
 // inode is what all dentries of one file share. It implements
@@ -32,6 +33,10 @@ type inode struct {
 	attrMu   sync.Mutex
 	mode     atomic.Uint32
 	uid, gid atomic.Uint32
+
+	// accessACL and defaultACL are the access control lists, once looked for:
+	// noList if there is none. They change under attrMu.
+	accessACL, defaultACL atomic.Pointer[accessList]
 
 	// noFileCaps says that the file is known to have no security.capability
 	// attribute, which every write would have to remove.
@@ -132,10 +137,6 @@ func (i *inode) isRegular() bool  { return i.fileType() == linux.S_IFREG }
 
 func (i *inode) kuid() auth.KUID { return auth.KUID(i.uid.Load()) }
 func (i *inode) kgid() auth.KGID { return auth.KGID(i.gid.Load()) }
-
-func (i *inode) checkPermissions(creds *auth.Credentials, ats vfs.AccessTypes) error {
-	return vfs.GenericCheckPermissions(creds, ats, linux.FileMode(i.mode.Load()), i.kuid(), i.kgid())
-}
 
 // mayDelete checks the sticky bit of directory i for the removal of child.
 func (i *inode) mayDelete(creds *auth.Credentials, child *inode) error {
@@ -245,7 +246,11 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 	if one := stat.Mask & times; one != 0 && one != times && !vfs.CanActAsOwner(creds, i.kuid()) {
 		return linuxerr.EPERM
 	}
-	if err := vfs.CheckSetStat(ctx, creds, opts, linux.FileMode(i.mode.Load()), i.kuid(), i.kgid()); err != nil {
+	mode, err := i.modeFor(creds, vfs.MayWrite)
+	if err != nil {
+		return err
+	}
+	if err := vfs.CheckSetStat(ctx, creds, opts, mode, i.kuid(), i.kgid()); err != nil {
 		return err
 	}
 	if stat.Mask&linux.STATX_SIZE != 0 {
@@ -329,13 +334,27 @@ func (i *inode) mayTruncate(creds *auth.Credentials) error {
 //
 // Preconditions: attrMu is held. attr's Mode, UID and GID are set.
 func (i *inode) setAttrLocked(mask blobfs.AttrMask, attr *blobfs.Attr) error {
+	if mask&blobfs.AttrMode != 0 && (attr.Mode^i.mode.Load())&0777 != 0 && !i.isSymlink() {
+		list, err := i.listLocked(format.XattrAccessACL)
+		if err != nil {
+			return err
+		}
+		if list != nil {
+			return i.setListLocked(mask, attr, format.XattrAccessACL, list.withMode(attr.Mode))
+		}
+	}
 	if err := i.blob.SetAttr(mask, attr); err != nil {
 		return errno(err)
 	}
+	i.mirror(attr)
+	return nil
+}
+
+// mirror takes over what permission checks need of the attributes.
+func (i *inode) mirror(attr *blobfs.Attr) {
 	i.mode.Store(attr.Mode)
 	i.uid.Store(attr.UID)
 	i.gid.Store(attr.GID)
-	return nil
 }
 
 // truncate sets the size of a regular file.

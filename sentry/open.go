@@ -142,7 +142,11 @@ func (fs *filesystem) createRegular(ctx context.Context, rp *vfs.ResolvingPath, 
 	if err := parent.mayCreate(rp, name, writeErr); err != nil {
 		return nil, err
 	}
-	i, err := parent.create(name, parent.newInode(rp.Credentials(), linux.S_IFREG|opts.Mode))
+	n, err := parent.newInode(ctx, rp.Credentials(), linux.S_IFREG|opts.Mode)
+	if err != nil {
+		return nil, err
+	}
+	i, err := parent.create(name, n)
 	if err != nil {
 		return nil, err
 	}
@@ -175,11 +179,15 @@ func (fs *filesystem) createUnlinked(ctx context.Context, rp *vfs.ResolvingPath,
 	if parent.deleted.Load() {
 		return nil, linuxerr.ENOENT
 	}
-	blob, err := parent.inode.blob.CreateUnlinked(parent.newInode(rp.Credentials(), linux.S_IFREG|opts.Mode))
+	n, err := parent.newInode(ctx, rp.Credentials(), linux.S_IFREG|opts.Mode)
+	if err != nil {
+		return nil, err
+	}
+	blob, err := parent.inode.blob.CreateUnlinked(n)
 	if err != nil {
 		return nil, errno(err)
 	}
-	i := fs.newInodeFor(blob)
+	i := fs.newInodeFor(blob, &n)
 	i.linkable.Store(opts.Flags&linux.O_EXCL == 0)
 	d := fs.newDentry(i, parent, fmt.Sprintf("#%d", i.ino))
 	d.deleted.Store(true)

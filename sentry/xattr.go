@@ -56,6 +56,13 @@ func (i *inode) listXattr(creds *auth.Credentials, size uint64) ([]string, error
 }
 
 func (i *inode) getXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) (string, error) {
+	if isACL(opts.Name) {
+		value, err := i.getACL(creds, opts.Name)
+		if opts.Size != 0 && uint64(len(value)) > opts.Size {
+			return "", linuxerr.ERANGE
+		}
+		return value, err
+	}
 	if err := i.checkXattr(creds, opts.Name, vfs.MayRead); err != nil {
 		return "", err
 	}
@@ -78,6 +85,9 @@ func (i *inode) getXattr(creds *auth.Credentials, opts *vfs.GetXattrOptions) (st
 }
 
 func (i *inode) setXattr(creds *auth.Credentials, opts *vfs.SetXattrOptions) error {
+	if isACL(opts.Name) {
+		return i.setACL(creds, opts.Name, opts.Value)
+	}
 	if err := i.checkXattr(creds, opts.Name, vfs.MayWrite); err != nil {
 		return err
 	}
@@ -95,6 +105,9 @@ func (i *inode) setXattr(creds *auth.Credentials, opts *vfs.SetXattrOptions) err
 }
 
 func (i *inode) removeXattr(creds *auth.Credentials, name string) error {
+	if isACL(name) {
+		return i.setACL(creds, name, "")
+	}
 	if err := i.checkXattr(creds, name, vfs.MayWrite); err != nil {
 		return err
 	}

@@ -459,7 +459,15 @@ func (r *Runner) opSetAttr() error {
 	n.Mode = n.typ() | perm
 	n.UID, n.GID = r.rng.Uint32(), r.rng.Uint32()
 	a := blobfs.Attr{Mode: perm, UID: n.UID, GID: n.GID, Mtime: 12345}
-	return real.SetAttr(blobfs.AttrMode|blobfs.AttrUID|blobfs.AttrGID|blobfs.AttrMtime, &a)
+	const mask = blobfs.AttrMode | blobfs.AttrUID | blobfs.AttrGID | blobfs.AttrMtime
+	if r.rng.IntN(2) == 0 {
+		return real.SetAttr(mask, &a)
+	}
+	// One attribute is set and one is gone, whether it was there or not.
+	set, gone := fmt.Sprintf("user.x%d", r.rng.IntN(3)), fmt.Sprintf("user.x%d", 3+r.rng.IntN(3))
+	n.Xattrs[set] = r.bytes(1 + r.rng.IntN(2000))
+	delete(n.Xattrs, gone)
+	return real.SetAttrAndXattrs(mask, &a, blobfs.Xattr{Name: set, Value: n.Xattrs[set]}, blobfs.Xattr{Name: gone})
 }
 
 func (r *Runner) opSetXattr() error {

@@ -56,6 +56,7 @@ const (
 	CodeXattrPlace    Code = "xattr-place"    // not where its name is looked for
 	CodeXattrTwice    Code = "xattr-twice"    // two of one name
 	CodeXattrFlag     Code = "xattr-flag"     // the inode says that it has none
+	CodeXattrACL      Code = "xattr-acl"      // an access control list is invalid, or the mode differs
 	CodeExtentItem    Code = "extent-item"    // invalid
 	CodeExtentOverlap Code = "extent-overlap" // two extents for one block of a file
 	CodeExtentBounds  Code = "extent-bounds"  // beyond the largest file, too long, or on a fixed structure

@@ -314,6 +314,36 @@ var xattrDamage = []damage{
 		k := xattrKey("user.small")
 		im.items[addOffset(k, format.XattrProbeStep)] = im.items[k]
 	}, nil, "xattr-twice"},
+	{"access control list", setList(format.XattrAccessACL, 6, 4, 0), nil, ""},
+	{"access control list is not the mode", setList(format.XattrAccessACL, 6, 6, 0), nil, "xattr-acl"},
+	{"access control list without others", func(im *image) {
+		im.xattr(inoFile, format.XattrAccessACL, format.EncodeACL([]format.ACLEntry{{Tag: format.ACLUserObj}, {Tag: format.ACLGroupObj}}))
+	}, nil, "xattr-acl"},
+	{"access control list without entries", func(im *image) {
+		im.xattr(inoFile, format.XattrAccessACL, format.EncodeACL(nil))
+	}, nil, "xattr-acl"},
+	{"default list of a file", setList(format.XattrDefaultACL, 7, 7, 7), nil, "xattr-acl"},
+	{"access control list in several chunks", func(im *image) {
+		list := []format.ACLEntry{{Tag: format.ACLUserObj, Perm: 6}}
+		for id := range uint32(300) {
+			list = append(list, format.ACLEntry{Tag: format.ACLUser, Perm: 7, ID: id})
+		}
+		list = append(list, format.ACLEntry{Tag: format.ACLGroupObj}, format.ACLEntry{Tag: format.ACLMask, Perm: 4}, format.ACLEntry{Tag: format.ACLOther, Perm: 1})
+		im.xattr(inoFile, format.XattrAccessACL, format.EncodeACL(list))
+		setInode(inoFile, func(n *format.Inode) { n.Mode = format.ModeRegular | 0o641 })(im)
+	}, nil, ""},
+}
+
+// setList gives the file, and the file the mode 0640, an access control list that
+// would be shown as the mode of these digits.
+func setList(name string, user, mask, other uint16) func(im *image) {
+	return func(im *image) {
+		im.xattr(inoFile, name, format.EncodeACL([]format.ACLEntry{
+			{Tag: format.ACLUserObj, Perm: user}, {Tag: format.ACLUser, Perm: 7, ID: 5}, {Tag: format.ACLGroupObj, Perm: 1},
+			{Tag: format.ACLMask, Perm: mask}, {Tag: format.ACLOther, Perm: other},
+		}))
+		setInode(inoFile, func(n *format.Inode) { n.Mode = format.ModeRegular | 0o640 })(im)
+	}
 }
 
 func addOffset(k format.Key, n uint64) format.Key {

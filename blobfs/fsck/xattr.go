@@ -15,12 +15,15 @@ type xattrState struct {
 	rest  int    // value bytes to come
 	noted bool   // its chunks were complained about
 
+	list  string // the name, if the attribute holds an access control list
+	value []byte // of a list, as far as it was seen
+
 	hash   uint64   // key offset of probe 0 of the names below
 	names  [][]byte // names of this hash so far, copied
 	probes uint64   // probe numbers so far: the next one must have this
 }
 
-func (s *xattrState) reset() { *s = xattrState{names: s.names[:0]} }
+func (s *xattrState) reset() { *s = xattrState{names: s.names[:0], value: s.value[:0]} }
 
 func (o *object) xattrItem(it *items) {
 	s := &o.xattr
@@ -43,6 +46,9 @@ func (o *object) xattrItem(it *items) {
 		s.noted = true
 		o.found(Error, CodeXattrChunk, "piece %#x of an extended attribute has %d bytes, expected is piece %#x of %d", off, len(it.value), s.next, want)
 	}
+	if s.list != "" {
+		s.value = append(s.value, it.value...)
+	}
 	s.next = off + 1
 	s.rest -= min(len(it.value), s.rest)
 }
@@ -59,6 +65,11 @@ func (o *object) xattrHead(off uint64, v []byte) {
 	s.attrs++
 	o.c.rep.Counters.Xattrs++
 	s.open, s.at, s.next, s.rest = true, off, off+1, h.ValueBytes-len(h.Value)
+	s.list, s.value = "", append(s.value[:0], h.Value...)
+	switch string(h.Name) {
+	case format.XattrAccessACL, format.XattrDefaultACL:
+		s.list = string(h.Name)
+	}
 
 	hash := format.XattrOffset(format.NameHash(&o.c.sb.HashSeed, h.Name))
 	probe := (off - off&^0xffff) / format.XattrProbeStep
@@ -86,8 +97,44 @@ func (o *object) finishXattr() {
 	s := &o.xattr
 	if s.open && s.rest > 0 && !s.noted && !o.c.damagedObject(o.ino) {
 		o.found(Error, CodeXattrChunk, "extended attribute %#x lacks %d bytes of its value", s.at, s.rest)
+	} else if s.open && s.list != "" && !s.noted {
+		o.accessList()
 	}
 	s.open = false
+}
+
+// accessList checks a complete access control list, and that the mode, which
+// shows parts of it, agrees.
+func (o *object) accessList() {
+	s := &o.xattr
+	list, err := format.DecodeACL(s.value)
+	switch {
+	case err != nil:
+		o.found(Error, CodeXattrACL, "%s: %s", s.list, reason(err))
+	case len(list) == 0:
+		o.found(Error, CodeXattrACL, "%s has no entries", s.list)
+	case s.list == format.XattrDefaultACL && o.good && o.node.Mode&format.ModeTypeMask != format.ModeDir:
+		o.found(Error, CodeXattrACL, "has a default access control list, but is no directory")
+	case s.list == format.XattrAccessACL && o.good && shownMode(list) != o.node.Mode&0o777:
+		o.found(Error, CodeXattrACL, "the access control list gives mode %#o, the inode has %#o", shownMode(list), o.node.Mode&0o777)
+	}
+}
+
+// shownMode gives the permission bits that stand for a list: those of the group
+// are its mask, if there is one.
+func shownMode(list []format.ACLEntry) uint32 {
+	var perm [3]uint32
+	for _, e := range list {
+		switch e.Tag {
+		case format.ACLUserObj:
+			perm[0] = uint32(e.Perm)
+		case format.ACLGroupObj, format.ACLMask: // the mask comes later
+			perm[1] = uint32(e.Perm)
+		case format.ACLOther:
+			perm[2] = uint32(e.Perm)
+		}
+	}
+	return perm[0]<<6 | perm[1]<<3 | perm[2]
 }
 
 func (o *object) finishXattrs() {

@@ -54,6 +54,14 @@ rm -rf /var/cache/apt/* /var/lib/apt/lists/* /usr/share/doc/* /usr/share/man/* /
 `,
 }
 
+// ToolsRootFS has programs that use more of a file system than others do: access
+// control lists, flags, extents, copies with everything.
+var ToolsRootFS = RootFSSpec{
+	Name:     "tools",
+	Packages: []string{"acl", "attr", "rsync", "e2fsprogs", "util-linux", "quota"},
+	Setup:    `rm -rf /var/cache/apt/* /var/lib/apt/lists/* /usr/share/doc/* /usr/share/man/* /usr/share/locale/*`,
+}
+
 // rootFSRecipe changes when RootFS builds differently from equal specs.
 const rootFSRecipe = "1"
 

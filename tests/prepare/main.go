@@ -25,6 +25,9 @@ func main() {
 	if err == nil {
 		err = vfio.Prepare(ctx, logf)
 	}
+	if err == nil {
+		_, err = lab.RootFS(ctx, logf, lab.ToolsRootFS)
+	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "cannot prepare the machine: %v\n", err)
 		os.Exit(1)
