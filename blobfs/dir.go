@@ -263,7 +263,7 @@ func (tx *txn) makeInode(n *NewInode, dir *Inode, nlink uint32, now int64) (*Ino
 	typ := n.Mode & ModeTypeMask
 	item := format.Inode{
 		Mode: n.Mode, UID: n.UID, GID: n.GID, Nlink: nlink, Generation: generation(ino, now),
-		Atime: now, Mtime: now, Ctime: now, Btime: now, Flags: n.Flags,
+		Atime: now, Mtime: now, Ctime: now, Btime: now, Flags: n.Flags, ProjectID: n.ProjectID,
 	}
 	switch typ {
 	case ModeDir:

@@ -44,7 +44,9 @@ const (
 	FlagAppend    = 0x20
 	FlagNoDump    = 0x40
 	FlagNoAtime   = 0x80
-	FlagsStored   = FlagImmutable | FlagAppend | FlagNoDump | FlagNoAtime
+	// FlagProjectInherit, of a directory: what is made in it gets its project id.
+	FlagProjectInherit = 0x20000000
+	FlagsStored        = FlagImmutable | FlagAppend | FlagNoDump | FlagNoAtime | FlagProjectInherit
 )
 
 // Attr holds the attributes of an inode. Times are nanoseconds since the Unix
@@ -91,6 +93,8 @@ type NewInode struct {
 	Target   string  // symbolic links
 	Xattrs   []Xattr // stored in the same transaction (security labels, ACLs)
 	Flags    uint32
+
+	ProjectID uint32
 }
 
 // Xattr is one extended attribute.

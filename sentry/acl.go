@@ -65,6 +65,9 @@ func (i *inode) cachedList(name string) *atomic.Pointer[accessList] {
 
 // checkPermissions says with EACCES that creds may not access the file.
 func (i *inode) checkPermissions(creds *auth.Credentials, ats vfs.AccessTypes) error {
+	if ats.MayWrite() && i.has(immutableFlag) {
+		return linuxerr.EPERM
+	}
 	mode := linux.FileMode(i.mode.Load())
 	kuid, kgid := i.kuid(), i.kgid()
 	list, err := i.listFor(creds)
@@ -290,6 +293,8 @@ func (i *inode) setACL(creds *auth.Credentials, name, value string) error {
 		}
 	}
 	switch {
+	case i.has(immutableFlag | appendFlag):
+		return linuxerr.EPERM
 	case i.isSymlink():
 		return linuxerr.EOPNOTSUPP
 	case name == format.XattrDefaultACL && !i.isDir():

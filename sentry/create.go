@@ -24,10 +24,10 @@ func (d *dentry) newInode(ctx context.Context, creds *auth.Credentials, mode lin
 		}
 	}
 	if list == nil {
-		return d.inheritGroup(creds, mode), nil
+		return d.inherit(creds, mode), nil
 	}
 	mode = withoutUmask(ctx, mode)
-	n := d.inheritGroup(creds, mode)
+	n := d.inherit(creds, mode)
 	access := list.inherited(n.Mode)
 	perm, equal := access.mode()
 	n.Mode = n.Mode&^0777 | perm
@@ -40,11 +40,19 @@ func (d *dentry) newInode(ctx context.Context, creds *auth.Credentials, mode lin
 	return n, nil
 }
 
-func (d *dentry) inheritGroup(creds *auth.Credentials, mode linux.FileMode) blobfs.NewInode {
+// inherit describes a file without access control lists.
+func (d *dentry) inherit(creds *auth.Credentials, mode linux.FileMode) blobfs.NewInode {
 	n := blobfs.NewInode{
-		Mode: uint32(mode),
-		UID:  uint32(creds.EffectiveKUID),
-		GID:  uint32(creds.EffectiveKGID),
+		Mode:  uint32(mode),
+		UID:   uint32(creds.EffectiveKUID),
+		GID:   uint32(creds.EffectiveKGID),
+		Flags: d.inode.flags.Load() & inheritedFlags,
+	}
+	if d.inode.has(blobfs.FlagProjectInherit) {
+		n.ProjectID = d.inode.blob.Attr().ProjectID
+		if mode.IsDir() {
+			n.Flags |= blobfs.FlagProjectInherit
+		}
 	}
 	if d.inode.mode.Load()&linux.S_ISGID == 0 {
 		return n
@@ -247,8 +255,11 @@ func (fs *filesystem) LinkAt(ctx context.Context, rp *vfs.ResolvingPath, vd vfs.
 	}
 	return fs.createAt(ctx, rp, creation{check: check, create: func(parent *dentry, name string) (*inode, error) {
 		i := vd.Dentry().Impl().(*dentry).inode
-		if i.isDir() {
+		if i.isDir() || i.has(immutableFlag|appendFlag) {
 			return nil, linuxerr.EPERM
+		}
+		if !parent.inode.mayHoldProjectOf(i) {
+			return nil, linuxerr.EXDEV
 		}
 		if i.blob.Attr().Nlink == 0 && !i.linkable.Load() {
 			return nil, linuxerr.ENOENT

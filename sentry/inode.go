@@ -33,6 +33,8 @@ type inode struct {
 	attrMu   sync.Mutex
 	mode     atomic.Uint32
 	uid, gid atomic.Uint32
+	// flags mirrors the inode flags likewise.
+	flags atomic.Uint32
 
 	// accessACL and defaultACL are the access control lists, once looked for:
 	// noList if there is none. They change under attrMu.
@@ -79,6 +81,7 @@ func (fs *filesystem) getInode(blob *blobfs.Inode) *inode {
 	i.mode.Store(attr.Mode)
 	i.uid.Store(attr.UID)
 	i.gid.Store(attr.GID)
+	i.flags.Store(attr.Flags)
 	fs.inodes[ino] = i
 	fs.inodesMu.Unlock()
 	return i
@@ -239,6 +242,9 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 		if err := i.hasSize(); err != nil {
 			return err
 		}
+	}
+	if err := i.maySetStat(stat); err != nil {
+		return err
 	}
 	// Setting one time to now and keeping the other is as good as choosing both,
 	// which only the owner may do.

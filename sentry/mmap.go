@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"gvisor.dev/gvisor/pkg/context"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/hostarch"
 	"gvisor.dev/gvisor/pkg/safemem"
 	"gvisor.dev/gvisor/pkg/sentry/memmap"
@@ -22,6 +23,9 @@ const faultAroundBytes = 64 << 10
 
 // ConfigureMMap implements vfs.FileDescriptionImpl.ConfigureMMap.
 func (fd *regularFD) ConfigureMMap(ctx context.Context, opts *memmap.MMapOpts) error {
+	if err := fd.mayMap(opts); err != nil {
+		return err
+	}
 	opts.SentryOwnedContent = true
 	// Linux counts the mapping as the access; what is read through it is not seen.
 	if !fd.keepsAtime() {
@@ -60,6 +64,10 @@ func (i *inode) Translate(ctx context.Context, required, optional memmap.Mappabl
 	if err := i.fs.usable(); err != nil {
 		return nil, &memmap.BusError{Err: err}
 	}
+	immutable := i.has(immutableFlag)
+	if immutable && at.Write {
+		return nil, &memmap.BusError{Err: linuxerr.EPERM}
+	}
 	size := uint64(i.size())
 	end := (size + hostarch.PageSize - 1) &^ (hostarch.PageSize - 1)
 	var beyond error
@@ -82,7 +90,7 @@ func (i *inode) Translate(ctx context.Context, required, optional memmap.Mappabl
 			Source: source,
 			File:   i.fs.file,
 			Offset: uint64(run.ArenaOffset) + off - uint64(run.FileOffset),
-			Perms:  hostarch.AccessType{Read: true, Write: run.Writable, Execute: true},
+			Perms:  hostarch.AccessType{Read: true, Write: run.Writable && !immutable, Execute: true},
 		})
 		off = source.End
 	}
@@ -102,11 +110,14 @@ func (i *inode) InvalidateUnsavable(context.Context) error {
 	return errSaveUnsupported(i.fs.volume.spec.Name)
 }
 
+// lastPage is where the last page of the longest file would begin.
+const lastPage = math.MaxInt64 &^ (hostarch.PageSize - 1)
+
 // invalidate takes pages out of all address spaces before they leave the file
 // or are written back. The volume calls it without locks that Translate takes.
 func (i *inode) invalidate(off, length int64) {
 	start := uint64(off) &^ (hostarch.PageSize - 1)
-	end := uint64(math.MaxInt64) &^ (hostarch.PageSize - 1)
+	end := uint64(lastPage)
 	if length < math.MaxInt64-off-hostarch.PageSize {
 		end = (uint64(off+length) + hostarch.PageSize - 1) &^ (hostarch.PageSize - 1)
 	}
@@ -117,7 +128,7 @@ func (i *inode) invalidate(off, length int64) {
 // address spaces, private copies included.
 func (i *inode) invalidateBeyond(size uint64) {
 	start := (size + hostarch.PageSize - 1) &^ (hostarch.PageSize - 1)
-	end := uint64(math.MaxInt64) &^ (hostarch.PageSize - 1)
+	end := uint64(lastPage)
 	i.invalidateRange(memmap.MappableRange{Start: start, End: end}, memmap.InvalidateOpts{InvalidatePrivate: true})
 }
 

@@ -218,6 +218,9 @@ func (d *dentry) open(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.Open
 		if err := i.checkPermissions(rp.Credentials(), ats); err != nil {
 			return nil, err
 		}
+		if err := i.mayOpen(opts); err != nil {
+			return nil, err
+		}
 		if opts.Flags&linux.O_NOATIME != 0 && !vfs.CanActAsOwner(rp.Credentials(), i.kuid()) {
 			return nil, linuxerr.EPERM
 		}

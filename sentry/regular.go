@@ -8,8 +8,6 @@ import (
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/errors/linuxerr"
-	"gvisor.dev/gvisor/pkg/hostarch"
-	"gvisor.dev/gvisor/pkg/sentry/arch"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
@@ -196,6 +194,9 @@ func (fd *regularFD) planWrite(ctx context.Context, offset, n int64, opts uint32
 	if err := i.fs.usable(); err != nil {
 		return p, err
 	}
+	if err := i.mutable(immutableFlag); err != nil {
+		return p, err // opened before it became immutable
+	}
 	status := fd.vfsfd.StatusFlags()
 	p.atEnd = status&linux.O_APPEND != 0 && opts&rwfNoAppend == 0 || opts&rwfAppend != 0
 	if p.atEnd {
@@ -296,6 +297,13 @@ func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) 
 	if end := offset + length; end < offset || end > blobfs.MaxFileSizeBytes {
 		return linuxerr.EFBIG
 	}
+	forbidden := uint32(immutableFlag)
+	if mode&^uint64(blobfs.FallocKeepSize) != 0 {
+		forbidden |= appendFlag
+	}
+	if err := fd.inode.mutable(forbidden); err != nil {
+		return err
+	}
 	if err := fd.fs().usable(); err != nil {
 		return err
 	}
@@ -303,21 +311,6 @@ func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) 
 		return err
 	}
 	return errno(fd.inode.blob.Fallocate(blobfs.FallocateMode(mode), int64(offset), int64(length)))
-}
-
-// Ioctl implements vfs.FileDescriptionImpl.Ioctl.
-func (fd *regularFD) Ioctl(ctx context.Context, uio usermem.IO, sysno uintptr, args arch.SyscallArguments) (uintptr, error) {
-	switch args[1].Uint() {
-	case linux.FIONREAD:
-		fd.offMu.Lock()
-		left := fd.inode.size() - fd.off
-		fd.offMu.Unlock()
-		var buf [4]byte
-		hostarch.ByteOrder.PutUint32(buf[:], uint32(left)) // as Linux does, whatever is lost
-		_, err := uio.CopyOut(ctx, args[2].Pointer(), buf[:], usermem.IOOpts{})
-		return 0, err
-	}
-	return fd.fileDescription.Ioctl(ctx, uio, sysno, args)
 }
 
 // directAligned says whether O_DIRECT may transfer n bytes at offset.

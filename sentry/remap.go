@@ -110,7 +110,7 @@ func limitSize(t *kernel.Task, off, n int64) (int64, error) {
 	return n, err
 }
 
-func (i *inode) immutable() bool { return i.blob.Attr().Flags&blobfs.FlagImmutable != 0 }
+func (i *inode) immutable() bool { return i.has(immutableFlag) }
 
 // clone makes n bytes at dstOff of fd's file the same as those at off of the
 // file that srcFD names; n 0 means up to its end.

@@ -164,6 +164,9 @@ func (d *dentry) mayRemove(rp *vfs.ResolvingPath, child *dentry) error {
 	if err := d.inode.checkPermissions(creds, vfs.MayWrite); err != nil {
 		return err
 	}
+	if d.inode.has(appendFlag) || child.inode.has(immutableFlag|appendFlag) {
+		return linuxerr.EPERM
+	}
 	return d.inode.mayDelete(creds, child.inode)
 }
 

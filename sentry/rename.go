@@ -179,6 +179,9 @@ func (r *rename) mayMoveLocked() error {
 	if r.newParent.deleted.Load() {
 		return linuxerr.ENOENT
 	}
+	if !r.newParent.inode.mayHoldProjectOf(r.renamed.inode) || r.exchange && !r.oldParent.inode.mayHoldProjectOf(r.replaced.inode) {
+		return linuxerr.EXDEV
+	}
 	if r.oldParent == r.newParent {
 		return nil
 	}

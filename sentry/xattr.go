@@ -21,6 +21,11 @@ func (i *inode) checkXattr(creds *auth.Credentials, name string, ats vfs.AccessT
 	default:
 		return linuxerr.EOPNOTSUPP
 	}
+	if ats.MayWrite() {
+		if err := i.mutable(immutableFlag | appendFlag); err != nil {
+			return err
+		}
+	}
 	if strings.HasSuffix(name, ".") && strings.Count(name, ".") == 1 {
 		return linuxerr.EINVAL // a namespace without a name
 	}

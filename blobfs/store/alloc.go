@@ -59,6 +59,8 @@ type allocator struct {
 	nodeGoal format.Addr   // where to look for the next ones
 	dataGoal format.Addr   // default for data without a goal
 
+	trimming int64 // provisional blocks that Trim is about to give back
+
 	pending       []pendingRun  // freed by transactions, oldest first
 	pendingBlocks int64         // their sum
 	oldNodes      []format.Addr // nodes that moved or went in this generation

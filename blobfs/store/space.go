@@ -71,9 +71,9 @@ func (a *allocator) spare() int64 {
 	return a.spareLocked()
 }
 
-// pendingLocked is what a checkpoint will make allocatable.
+// pendingLocked is what will be allocatable after a checkpoint.
 func (a *allocator) pendingLocked() int64 {
-	return a.pendingBlocks + int64(len(a.oldNodes)+len(a.frozenNodes))
+	return a.pendingBlocks + a.trimming + int64(len(a.oldNodes)+len(a.frozenNodes))
 }
 
 // Reserve promises blocks of data space: as many blocks can be allocated later

@@ -13,6 +13,7 @@ const (
 	ioctlFIEMAP     = 0xc020660b
 	ioctlFITRIM     = 0xc0185879
 	ioctlFSGETXATTR = 0x801c581f
+	ioctlFSSETXATTR = 0x401c5820
 	ioctlGETVERSION = 0x80087601
 	ioctlGETFSLABEL = 0x81009431
 	ioctlFICLONE    = 0x40049409
@@ -126,6 +127,89 @@ var ioctlChecks = []check{
 		var attr [28]byte
 		t.ok(ioctl(t.create("file", ""), ioctlFSGETXATTR, &attr))
 	}},
+	{"ioctl/fssetxattr", func(t *T) {
+		const fsxNoDump = 0x80
+		fd := t.create("file", "")
+		attr := [7]uint32{fsxNoDump}
+		t.ok(ioctl(fd, ioctlFSSETXATTR, &attr))
+		eq(t, "flags", t.flags(fd)&flagsAsked, flagNoDump)
+		t.ok(ioctl(fd, ioctlFSGETXATTR, &attr))
+		eq(t, "fsx_xflags", attr[0]&^(1<<31), fsxNoDump)
+	}},
+	{"ioctl/flags-are-inherited", func(t *T) {
+		t.mkdir("dir")
+		fd := t.open("dir", unix.O_RDONLY)
+		t.ok(setFlags(fd, t.flags(fd)|flagNoDump|flagNoAtime|flagAppend))
+		t.cleanup(func() { setFlags(fd, 0) })
+		t.mkdir("dir/sub")
+		eq(t, "flags of the file", t.flags(t.create("dir/file", ""))&flagsAsked, flagNoDump|flagNoAtime)
+		eq(t, "flags of the directory", t.flags(t.open("dir/sub", unix.O_RDONLY))&flagsAsked, flagNoDump|flagNoAtime)
+	}},
+	{"ioctl/immutable-while-open", func(t *T) {
+		t.file("file", "content")
+		fd := t.open("file", unix.O_RDWR)
+		mapped := must[[]byte](t)(unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))
+		t.cleanup(func() { unix.Munmap(mapped) })
+		mapped[0] = 'C'
+		t.ok(setFlags(fd, t.flags(fd)|flagImmutable))
+		t.cleanup(func() { setFlags(fd, 0) })
+		t.fails(errOf(unix.Pwrite(fd, []byte("x"), 0)), unix.EPERM)
+		t.fails(unix.Ftruncate(fd, 0), unix.EPERM)
+		t.fails(unix.Fallocate(fd, 0, 0, 8192), unix.EPERM)
+		t.fails(unix.Fchmod(fd, 0o600), unix.EPERM)
+		t.fails(unix.Fsetxattr(fd, "user.a", []byte("v"), 0), unix.EPERM)
+		// A read into the page is a write that fails rather than kills.
+		t.fails(errOf(unix.Pread(t.create("other", "other"), mapped[:5], 0)), unix.EFAULT)
+		t.eqText("content", t.pread(fd, 100, 0), "Content")
+	}},
+	{"ioctl/immutable-directory", func(t *T) {
+		t.mkdir("dir")
+		t.file("dir/file", "")
+		t.file("other", "")
+		fd := t.open("dir", unix.O_RDONLY)
+		t.ok(setFlags(fd, t.flags(fd)|flagImmutable))
+		t.cleanup(func() { setFlags(fd, 0) })
+		t.fails(opens(t.p("dir/new"), unix.O_CREAT|unix.O_WRONLY), unix.EPERM)
+		t.fails(unix.Mkdir(t.p("dir/new"), 0o755), unix.EPERM)
+		t.fails(unix.Unlink(t.p("dir/file")), unix.EPERM)
+		t.fails(t.rename("other", "dir/other"), unix.EPERM)
+		t.fails(t.rename("dir/file", "file"), unix.EPERM)
+		t.fails(unix.Link(t.p("other"), t.p("dir/other")), unix.EPERM)
+		t.fails(t.rename("dir", "moved"), unix.EPERM)
+		t.fails(unix.Access(t.p("dir"), unix.W_OK), unix.EPERM)
+		t.ok(opens(t.p("dir/file"), unix.O_WRONLY)) // its content is another matter
+	}},
+	{"ioctl/append-only-directory", func(t *T) {
+		t.mkdir("dir")
+		t.file("dir/file", "")
+		fd := t.open("dir", unix.O_RDONLY)
+		t.ok(setFlags(fd, t.flags(fd)|flagAppend))
+		t.cleanup(func() { setFlags(fd, 0) })
+		t.ok(opens(t.p("dir/new"), unix.O_CREAT|unix.O_WRONLY))
+		t.fails(unix.Unlink(t.p("dir/file")), unix.EPERM)
+		t.fails(t.rename("dir/file", "file"), unix.EPERM)
+	}},
+	{"ioctl/append-only-in-detail", func(t *T) {
+		fd := t.flagged(flagAppend)
+		appending := t.open("file", unix.O_RDWR|unix.O_APPEND)
+		t.fails(errOf(unix.FcntlInt(uintptr(appending), unix.F_SETFL, 0)), unix.EPERM)
+		t.fails(errOf(unix.Mmap(appending, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)), unix.EACCES)
+		t.fails(unix.Fallocate(appending, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 0, 4096), unix.EPERM)
+		t.fails(unix.Chmod(t.p("file"), 0o600), unix.EPERM)
+		t.fails(unix.Link(t.p("file"), t.p("second")), unix.EPERM)
+		t.fails(t.setXattr("file", "user.a", "v"), unix.EPERM)
+		t.ok(unix.UtimesNanoAt(unix.AT_FDCWD, t.p("file"), nil, 0)) // now is as good as a write
+		t.fails(unix.UtimesNanoAt(unix.AT_FDCWD, t.p("file"), []unix.Timespec{{Sec: 5}, {Sec: 6}}, 0), unix.EPERM)
+		eq(t, "flags", t.flags(fd)&flagsAsked, flagAppend)
+	}},
+	{"ioctl/fibmap", func(t *T) {
+		t.file("file", "content")
+		t.chmod("file", 0o644)
+		t.as(alice, func() {
+			block := int32(0)
+			t.fails(ioctl(t.open("file", unix.O_RDONLY), 1, &block), unix.EPERM)
+		})
+	}},
 	{"ioctl/getversion", func(t *T) {
 		var version [2]int32
 		t.ok(ioctl(t.create("file", ""), ioctlGETVERSION, &version))
@@ -148,6 +232,50 @@ var ioctlChecks = []check{
 		r := [3]uint64{0, 1 << 40, 0}
 		t.ok(ioctl(t.open("", unix.O_RDONLY), ioctlFITRIM, &r))
 		t.as(alice, func() { t.fails(ioctl(t.open("", unix.O_RDONLY), ioctlFITRIM, &r), unix.EPERM) })
+	}},
+	{"ioctl/fitrim-errors", func(t *T) {
+		fd := t.open("", unix.O_RDONLY)
+		t.fails(ioctl(fd, ioctlFITRIM, &[3]uint64{1 << 60, 1 << 20, 0}), unix.EINVAL)
+		t.fails(ioctl(fd, ioctlFITRIM, &[3]uint64{0, 512, 0}), unix.EINVAL)
+		none := [3]uint64{0, 1 << 20, 1 << 25} // no run of so many in so few
+		t.ok(ioctl(fd, ioctlFITRIM, &none))
+		eq(t, "bytes", none[1], 0)
+	}},
+	{"fiemap/counts", func(t *T) {
+		fd := t.create("file", "")
+		for n := range int64(5) {
+			t.pwrite(fd, "x", n*3*4096)
+		}
+		t.ok(unix.Fsync(fd))
+		m := t.fiemapOf(fd, 0, ^uint64(0), 0, 0)
+		eq(t, "extents counted", m.mapped, 5)
+		m = t.fiemapOf(fd, 0, ^uint64(0), 0, 2)
+		eq(t, "extents where there is room for two", m.mapped, 2)
+		const last = 1
+		eq(t, "flag of the second", m.extents[1].flags&last, 0)
+		m = t.fiemapOf(fd, 3*4096, 4096, 0, 32)
+		eq(t, "extents in one block", m.mapped, 1)
+		eq(t, "its place", m.extents[0].logical, uint64(3*4096))
+	}},
+	{"fiemap/behind-the-end", func(t *T) {
+		fd := t.create("file", "x")
+		t.ok(unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, 0, 4*4096))
+		t.ok(unix.Fsync(fd))
+		m := t.fiemap(fd, 0)
+		total := uint64(0)
+		for _, e := range m.extents[:m.mapped] {
+			total += e.length
+		}
+		eq(t, "bytes mapped", total, uint64(4*4096))
+	}},
+	{"fiemap/errors", func(t *T) {
+		fd := t.create("file", "x")
+		m := &fiemap{length: ^uint64(0), flags: 0x1000, room: 32}
+		t.fails(ioctl(fd, ioctlFIEMAP, m), unix.EBADR)
+		eq(t, "flags that are not known", m.flags, 0x1000)
+		t.fails(ioctl(fd, ioctlFIEMAP, &fiemap{}), unix.EINVAL)
+		t.fails(ioctl(fd, ioctlFIEMAP, &fiemap{start: 1 << 62, length: 1}), unix.EFBIG)
+		t.fails(ioctl(fd, ioctlFIEMAP, &fiemap{length: 1, room: 1 << 30}), unix.EINVAL)
 	}},
 	{"fiemap/extents", func(t *T) {
 		fd := t.create("file", "")
@@ -193,8 +321,10 @@ type fiemap struct {
 	}
 }
 
-func (t *T) fiemap(fd int, flags uint32) *fiemap {
-	m := &fiemap{length: ^uint64(0), flags: flags, room: 32}
+func (t *T) fiemap(fd int, flags uint32) *fiemap { return t.fiemapOf(fd, 0, ^uint64(0), flags, 32) }
+
+func (t *T) fiemapOf(fd int, start, length uint64, flags, room uint32) *fiemap {
+	m := &fiemap{start: start, length: length, flags: flags, room: room}
 	t.ok(ioctl(fd, ioctlFIEMAP, m))
 	runtime.KeepAlive(m)
 	return m

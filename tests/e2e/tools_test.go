@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 
 	"runsc-fs/tests/lab"
@@ -68,5 +70,80 @@ func TestAccessControlLists(t *testing.T) {
 	out = run(t, tools(t, "cd /data; getfacl -R tree | diff lists - && echo same", v))
 	if out != "same\n" {
 		t.Errorf("lists have changed on the way to the next container:\n%s", out)
+	}
+}
+
+// TestFileFlags has chattr set what the file system has to enforce.
+func TestFileFlags(t *testing.T) {
+	v := lab.VolumeMount(newVolume(t, "--size=64M"), "/data")
+	b := tools(t, `
+		cd /data
+		echo content > file
+		mkdir dir
+		chattr +i file
+		chattr -p 7 +aP dir
+		lsattr -d file dir
+		lsattr -pd dir
+		touch dir/new
+		lsattr -p dir/new | cut -c1-7
+		for change in 'echo more >> file' 'rm -f file' 'mv file moved' 'chmod 600 file' 'rm dir/new' 'ln file dir/file'; do
+			if sh -c "$change" 2>/dev/null; then echo "$change works"; fi
+		done
+		chattr -i file
+		chattr -a dir
+		rm file dir/new
+	`, v)
+	b.Capabilities = []string{"CAP_LINUX_IMMUTABLE"}
+	out := run(t, b)
+	want := "----i----------------- file\n-----a-----------------P"
+	if !strings.HasPrefix(out, want[:5]) || strings.Contains(out, "works") || !strings.Contains(out, "    7 ") {
+		t.Errorf("the container says:\n%s", out)
+	}
+	b = tools(t, "cd /data; echo content > file; if chattr +i file; then echo works; fi 2>/dev/null", v)
+	if out := run(t, b); out != "" {
+		t.Errorf("without CAP_LINUX_IMMUTABLE the container says: %s", out)
+	}
+}
+
+// TestFileMap has filefrag show where a file lies.
+func TestFileMap(t *testing.T) {
+	v := lab.VolumeMount(newVolume(t, "--size=64M"), "/data")
+	out := run(t, tools(t, `
+		cd /data
+		dd if=/dev/urandom of=file bs=1M count=1 status=none
+		truncate -s 4M file
+		fallocate -o 2M -l 1M file
+		filefrag -sve file
+	`, v))
+	for _, want := range []string{"blocks of 4096 bytes", "0..     255", "512..     767", "last,unwritten", ": 1 extent found"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("filefrag does not show %q:\n%s", want, out)
+		}
+	}
+}
+
+// TestTrimGivesSpaceBack has fstrim in the container make the image on the host
+// smaller.
+func TestTrimGivesSpaceBack(t *testing.T) {
+	name := newVolume(t, "--size=256M")
+	allocated := func() int64 {
+		var st unix.Stat_t
+		must(t, unix.Stat(inspect(t, name).Image, &st))
+		return st.Blocks * 512
+	}
+	b := tools(t, `
+		cd /data
+		dd if=/dev/urandom of=keep bs=1M count=20 status=none
+		dd if=/dev/urandom of=file bs=1M count=100 status=none
+		sha256sum keep > /data/sum
+		sync
+		rm file
+		fstrim -v /data
+		sha256sum -c sum
+	`, lab.VolumeMount(name, "/data"))
+	b.Capabilities = []string{"CAP_SYS_ADMIN"}
+	out := run(t, b)
+	if got := allocated(); got > 80<<20 || got < 20<<20 {
+		t.Errorf("after fstrim the image takes %d bytes of the host's disk:\n%s", got, out)
 	}
 }

@@ -15,6 +15,8 @@ type BundleSpec struct {
 	Env      []string // besides PATH and HOME
 	Cwd      string   // default /
 	UID, GID uint32
+	// Capabilities of root besides those that Docker gives.
+	Capabilities []string
 	// Mounts come after /proc, /dev, /tmp and /run, which every bundle has.
 	Mounts      []specs.Mount
 	Annotations map[string]string
@@ -54,6 +56,7 @@ func (b BundleSpec) OCI() *specs.Spec {
 	if cwd == "" {
 		cwd = "/"
 	}
+	capabilities := append(capabilities[:len(capabilities):len(capabilities)], b.Capabilities...)
 	spec := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: "lab",
