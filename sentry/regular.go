@@ -291,7 +291,7 @@ func addOffsets(a, b int64) (int64, error) {
 // Allocate implements vfs.FileDescriptionImpl.Allocate.
 func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) error {
 	const known = uint64(blobfs.FallocKeepSize | blobfs.FallocPunchHole | blobfs.FallocZeroRange | blobfs.FallocUnshare)
-	if mode&^known != 0 {
+	if mode&^(known|shiftModes) != 0 {
 		return linuxerr.EOPNOTSUPP
 	}
 	if end := offset + length; end < offset || end > blobfs.MaxFileSizeBytes {
@@ -309,6 +309,16 @@ func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) 
 	}
 	if err := fd.inode.dropPrivs(auth.CredentialsFromContext(ctx)); err != nil {
 		return err
+	}
+	switch mode {
+	case linux.FALLOC_FL_COLLAPSE_RANGE:
+		err := fd.inode.blob.Collapse(int64(offset), int64(length))
+		if err == nil {
+			fd.inode.invalidateBeyond(uint64(fd.inode.size()))
+		}
+		return errno(err)
+	case linux.FALLOC_FL_INSERT_RANGE:
+		return errno(fd.inode.blob.Insert(int64(offset), int64(length)))
 	}
 	return errno(fd.inode.blob.Fallocate(blobfs.FallocateMode(mode), int64(offset), int64(length)))
 }

@@ -56,6 +56,9 @@ func fdatasync(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintp
 const fallocateModes = abi.FALLOC_FL_KEEP_SIZE | abi.FALLOC_FL_PUNCH_HOLE | abi.FALLOC_FL_COLLAPSE_RANGE |
 	abi.FALLOC_FL_ZERO_RANGE | abi.FALLOC_FL_INSERT_RANGE | abi.FALLOC_FL_UNSHARE_RANGE
 
+// shiftModes change a file by moving what lies behind the range.
+const shiftModes = abi.FALLOC_FL_COLLAPSE_RANGE | abi.FALLOC_FL_INSERT_RANGE
+
 // fallocate adds the modes that gVisor refuses before a file system sees them.
 func fallocate(t *kernel.Task, sysno uintptr, args arch.SyscallArguments) (uintptr, *kernel.SyscallControl, error) {
 	mode, offset, length := args[1].Uint(), args[2].Int64(), args[3].Int64()
@@ -81,12 +84,14 @@ func fallocateFile(t *kernel.Task, file *vfs.FileDescription, mode uint32, offse
 	case mode&^uint32(fallocateModes) != 0, mode&exclusive == exclusive, mode != 0 && !ours,
 		mode&abi.FALLOC_FL_PUNCH_HOLE != 0 && mode&abi.FALLOC_FL_KEEP_SIZE == 0:
 		return linuxerr.EOPNOTSUPP
+	case mode&shiftModes != 0 && mode != abi.FALLOC_FL_COLLAPSE_RANGE && mode != abi.FALLOC_FL_INSERT_RANGE:
+		return linuxerr.EINVAL
 	case !file.IsWritable():
 		return linuxerr.EBADF
 	case offset > math.MaxInt64-length:
 		return linuxerr.EFBIG
 	}
-	if mode&abi.FALLOC_FL_KEEP_SIZE == 0 {
+	if mode&(abi.FALLOC_FL_KEEP_SIZE|shiftModes) == 0 {
 		if limit := limits.FromContext(t).Get(limits.FileSize).Cur; uint64(offset+length) > limit {
 			t.SendSignal(kernel.SignalInfoNoInfo(abi.SIGXFSZ, t, t))
 			return linuxerr.EFBIG

@@ -163,6 +163,7 @@ var operations = []operation{
 	{"map", 8, (*Runner).opMap}, {"mapped", 14, (*Runner).opMapped}, {"setattr", 3, (*Runner).opSetAttr},
 	{"setxattr", 4, (*Runner).opSetXattr}, {"getxattr", 3, (*Runner).opGetXattr}, {"fsync", 4, (*Runner).opFsync},
 	{"sync", 1, (*Runner).opSync}, {"readdir", 2, (*Runner).opReadDir}, {"drop", 6, (*Runner).opDrop},
+	{"shift", 6, (*Runner).opShift},
 	{"clone", 8, (*Runner).opClone}, {"dedupe", 4, (*Runner).opDedupe}, {"copy", 4, (*Runner).opCopy},
 	{"stat", 4, (*Runner).opStat}, {"lookup", 3, (*Runner).opLookup},
 }

@@ -121,6 +121,19 @@ var fallocateChecks = []check{
 		t.fails(unix.Fallocate(fd, insertRange, 8*4096, 4096), unix.EINVAL)
 		t.eqText("content", t.all(fd), blocksOf(8))
 	}},
+	{"fallocate/collapse-and-insert-keep-the-rest", func(t *T) {
+		fd := t.create("file", blocksOf(8))
+		before := t.fstat(fd)
+		tick()
+		t.ok(unix.Fallocate(fd, collapseRange, 0, 4096))
+		t.that(t.fstat(fd).mtime > before.mtime && t.fstat(fd).ctime > before.ctime, "the times have not moved")
+		eq(t, "size", t.fstat(fd).size, 7*4096)
+		t.ok(unix.Fallocate(fd, insertRange, 0, 4096))
+		t.eqText("content", t.all(fd), zeroes(4096)+blocksOf(8)[4096:])
+		t.fails(unix.Fallocate(fd, insertRange, 0, 1<<60), unix.EFBIG)
+		t.fails(unix.Fallocate(fd, insertRange|punchHole, 0, 4096), unix.EINVAL, unix.EOPNOTSUPP)
+		eq(t, "size", t.fstat(fd).size, 8*4096)
+	}},
 	{"fallocate/bad-ranges", func(t *T) {
 		fd := t.create("file", "content")
 		t.fails(unix.Fallocate(fd, 0, 0, 0), unix.EINVAL)
