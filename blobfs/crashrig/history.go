@@ -112,7 +112,7 @@ func (h *History) note(st step) error {
 func expected(err error) bool {
 	for _, e := range []error{
 		blobfs.ErrExist, blobfs.ErrNotExist, blobfs.ErrNotDir, blobfs.ErrIsDir, blobfs.ErrNotEmpty, blobfs.ErrLoop,
-		blobfs.ErrNoXattr, blobfs.ErrNotPermitted, blobfs.ErrBeyondEOF, blobfs.ErrInvalid, errModel,
+		blobfs.ErrNoXattr, blobfs.ErrNotPermitted, blobfs.ErrBeyondEOF, blobfs.ErrInvalid, blobfs.ErrDiffers, errModel,
 	} {
 		if errors.Is(err, e) {
 			return true
@@ -252,6 +252,8 @@ func (h *History) realFile(n int, o *Op, i *blobfs.Inode) error {
 		return i.Fallocate(blobfs.FallocPunchHole|blobfs.FallocKeepSize, o.Off, o.Len)
 	case "zero":
 		return i.Fallocate(blobfs.FallocZeroRange|keep, o.Off, o.Len)
+	case "clone", "dedupe":
+		return h.with(o.Path2, func(src *blobfs.Inode) error { return remap(o, i, src) })
 	case "setxattr":
 		return i.SetXattr(o.Path2, []byte(xattrValue(o, n)), 0)
 	case "rmxattr":
@@ -273,6 +275,21 @@ func wrote(o *Op) func(int64, error) error {
 		}
 		return err
 	}
+}
+
+// remap makes the files share blocks.
+func remap(o *Op, dst, src *blobfs.Inode) error {
+	if dst == src {
+		return fmt.Errorf("%w: one file", errModel)
+	}
+	if o.Kind == "clone" {
+		return dst.CloneRange(src, o.Off, o.Off, o.Len)
+	}
+	done, err := dst.DedupeRange(src, o.Off, o.Off, o.Len)
+	if err == nil && done != o.Len {
+		return fmt.Errorf("%d bytes of %d deduplicated", done, o.Len)
+	}
+	return err
 }
 
 // store writes through a mapping.
@@ -303,7 +320,7 @@ func (h *History) store(n int, o *Op, i *blobfs.Inode) error {
 // observe asks the file system for the time that the operation gave a file.
 func (h *History) observe(st *step) error {
 	switch st.Op.Kind {
-	case "write", "append", "store", "truncate", "falloc", "punch", "zero", "chmod", "creat", "tmpfile", "fsync", "fdatasync", "msync":
+	case "write", "append", "store", "truncate", "falloc", "punch", "zero", "clone", "chmod", "creat", "tmpfile", "fsync", "fdatasync", "msync":
 		return h.with(st.Op.Path, func(i *blobfs.Inode) error {
 			if a := i.Attr(); a.Mode&blobfs.ModeTypeMask == blobfs.ModeRegular {
 				st.Mtime = a.Mtime

@@ -2,6 +2,7 @@ package crashrig
 
 import (
 	"fmt"
+	"slices"
 
 	"runsc-fs/blobfs"
 )
@@ -35,6 +36,8 @@ func (m *model) apply(o *Op) error {
 		return nil
 	case "setxattr", "rmxattr":
 		return m.xattr(o)
+	case "clone", "dedupe":
+		return m.remap(o)
 	case "write", "append", "store", "truncate", "falloc", "punch", "zero", "chmod":
 		return m.content(o)
 	}
@@ -229,4 +232,52 @@ func (m *model) content(o *Op) error {
 		v.mode = uint32(o.Len)
 	}
 	return nil
+}
+
+// remap makes a range of the file Path the same as that of Path2; a dedupe only
+// finds out that it is, or not.
+func (m *model) remap(o *Op) error {
+	dst, err := m.find(o.Path)
+	if err != nil {
+		return err
+	}
+	src, err := m.find(o.Path2)
+	if err != nil {
+		return err
+	}
+	if dst.file == nil || src.file == nil || src == dst {
+		return m.refuse(o, "no two files")
+	}
+	from, end := src.file.last(), o.Off+o.Len
+	if o.Off%pageBytes != 0 || o.Len%pageBytes != 0 || end > from.size {
+		return m.refuse(o, "not aligned, or behind the end")
+	}
+	if o.Kind == "dedupe" {
+		to := dst.file.last()
+		for k := o.Off / pageBytes; k < end/pageBytes; k++ {
+			if end > to.size || !samePage(from.pages[k], to.pages[k]) {
+				return m.refuse(o, "behind the end, or contents differ")
+			}
+		}
+		return nil
+	}
+	// The pages of the source as they are now.
+	pages := slices.Clone(from.pages[o.Off/pageBytes : end/pageBytes])
+	v := dst.file.next(m.op)
+	if end > v.size {
+		v.resize(end)
+	}
+	copy(v.pages[o.Off/pageBytes:], pages)
+	return nil
+}
+
+func samePage(a, b *[pageBytes]byte) bool {
+	var zeroes [pageBytes]byte
+	if a == nil {
+		a = &zeroes
+	}
+	if b == nil {
+		b = &zeroes
+	}
+	return *a == *b
 }

@@ -73,6 +73,10 @@ func (g generator) op() Op {
 		return Op{Kind: "truncate", Path: g.file(), Len: off}
 	case k < 49:
 		return Op{Kind: []string{"falloc", "punch", "zero"}[g.IntN(3)], Path: g.file(), Off: off, Len: n}.with(g, KeepSize)
+	case k < 52:
+		const mask = pageBytes - 1
+		kind := []string{"clone", "clone", "clone", "dedupe"}[g.IntN(4)]
+		return Op{Kind: kind, Path: g.file(), Path2: g.file(), Off: off &^ mask, Len: max((n*4)&^mask, pageBytes)}
 	case k < 54:
 		return Op{Kind: "creat", Path: g.path()}
 	case k < 57:
