@@ -34,7 +34,7 @@ func startPoll(t *kernel.Task, c *Context, cb *iocb, obj uint64, file, eventFD *
 		return linuxerr.EINVAL
 	}
 	p := &poll{
-		c: c, ctx: t.AsyncContext(), file: file, eventFD: eventFD, data: cb.data, obj: obj,
+		c: c, ctx: t.Kernel().SupervisorContext(), file: file, eventFD: eventFD, data: cb.data, obj: obj,
 		mask: waiter.EventMaskFromLinux(uint32(cb.buf)) | waiter.EventErr | waiter.EventHUp,
 	}
 	p.entry.Init(p, p.mask)

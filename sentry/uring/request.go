@@ -38,6 +38,10 @@ type request struct {
 	next    *request // what is linked to it
 	timeout *request // IORING_OP_LINK_TIMEOUT that bounds it
 
+	// Of the first one of a delayed chain, guarded by ring.turn.
+	drains  bool // it waits for all others
+	members int
+
 	// ring.mu guards what follows while the request is pending.
 	state      state
 	decided    bool // res is the result
@@ -376,13 +380,22 @@ func (w *taskWork) TaskWork(t *kernel.Task) {
 	c.runDelayed()
 }
 
+// context stands for the process of the ring off its tasks. That of a task that
+// has ended lacks what others may ask it for.
+func (r *ring) context() context.Context {
+	if r.owner.ExitState() != kernel.TaskExitNone {
+		return r.owner.Kernel().SupervisorContext()
+	}
+	return r.owner.AsyncContext()
+}
+
 // work is the goroutine of a ring that goes on with what is ready.
 func (r *ring) work() {
 	for {
 		if !r.vfsfd.TryIncRef() {
 			return
 		}
-		ctx := r.owner.AsyncContext()
+		ctx := r.context()
 		r.takeTurn(nil)
 		c := &call{r: r, ctx: ctx}
 		c.runReady()

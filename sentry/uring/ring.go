@@ -47,6 +47,7 @@ type ring struct {
 	batch        batch
 	chain        chain
 	delayed      []*request // heads of chains that wait for all others (IOSQE_IO_DRAIN)
+	delayedN     int        // requests in delayed
 
 	queue waiter.Queue // of those who poll the ring
 
@@ -292,7 +293,7 @@ func (r *ring) postAll(cqes []cqe, counted uint32) bool {
 	if event != nil {
 		// A counter at its limit stays there, as on Linux.
 		_ = event.Impl().(*eventfd.EventFileDescription).Signal(1)
-		event.DecRef(r.owner.AsyncContext())
+		event.DecRef(r.owner.Kernel().SupervisorContext())
 	}
 	return fit
 }

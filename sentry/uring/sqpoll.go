@@ -47,7 +47,7 @@ func newPoller(r *ring, t *kernel.Task, idleMs uint32) *poller {
 func (p *poller) run() {
 	defer close(p.dead)
 	r := p.r
-	ctx := r.owner.AsyncContext()
+	ctx := r.owner.Kernel().SupervisorContext() // to drop references with
 	last := time.Now()
 	for r.vfsfd.TryIncRef() {
 		alive, sleep := true, false
@@ -86,7 +86,7 @@ func (p *poller) run() {
 // process is gone.
 func (p *poller) carryOut() bool {
 	r := p.r
-	if !p.mm.IncUsers() {
+	if r.owner.ExitState() != kernel.TaskExitNone || !p.mm.IncUsers() {
 		return false
 	}
 	ctx := r.owner.AsyncContext()

@@ -42,7 +42,7 @@ func (c *call) submit(n uint32) (taken uint32, err error) {
 		task = r.owner
 	}
 	n = min(n, r.sqEntries)
-	for taken < n && r.rings.word(offSQTail).Load() != r.sqHead {
+	for taken < n && r.rings.word(offSQTail).Load() != r.sqHead && !(c.t != nil && c.t.Killed()) {
 		raw, ok := r.takeSQE()
 		if !ok {
 			break
@@ -145,12 +145,15 @@ func (c *call) endChain() {
 		c.failChain(head)
 		return
 	}
-	drain := false
+	drain, n := false, 0
 	for q := head; q != nil; q = q.next {
 		drain = drain || q.flags&sqeDrain != 0
+		n++
 	}
-	if len(c.r.delayed) > 0 || drain && !c.alone(head) {
+	if len(c.r.delayed) > 0 || drain && !c.alone(n) {
+		head.drains, head.members = drain, n
 		c.r.delayed = append(c.r.delayed, head)
+		c.r.delayedN += n
 		return
 	}
 	c.start(head)
@@ -170,22 +173,11 @@ func (c *call) failChain(q *request) {
 	}
 }
 
-// alone says whether nothing but a chain is under way.
-func (c *call) alone(head *request) bool {
-	n := 0
-	for q := head; q != nil; q = q.next {
-		n++
-	}
-	for _, d := range c.r.delayed {
-		for q := d; q != nil; q = q.next {
-			if d != head {
-				n++
-			}
-		}
-	}
+// alone says whether nothing is under way but n requests and what is delayed.
+func (c *call) alone(n int) bool {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	return c.r.flying == n
+	return c.r.flying == n+c.r.delayedN
 }
 
 // runDelayed starts what waited for all others.
@@ -193,10 +185,12 @@ func (c *call) runDelayed() {
 	r := c.r
 	for len(r.delayed) > 0 {
 		head := r.delayed[0]
-		if head.flags&sqeDrain != 0 && !c.alone(head) {
+		if head.drains && !c.alone(0) {
 			return
 		}
-		r.delayed = append(r.delayed[:0:0], r.delayed[1:]...)
+		r.delayed[0] = nil
+		r.delayed = r.delayed[1:]
+		r.delayedN -= head.members
 		c.start(head)
 	}
 }

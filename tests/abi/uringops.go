@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"runtime"
 	"sync"
+	stdsyscall "syscall"
 	"time"
 	"unsafe"
 
@@ -117,6 +118,26 @@ func (t *T) twoEnds() (in, out int) {
 func (q sqe) with(data uint64, flags uint8) sqe {
 	q.data, q.flags = data, flags
 	return q
+}
+
+// enterInChild has a child made by fork submit n requests, and gives how many
+// were taken.
+//
+//go:norace
+func enterInChild(ring, n uintptr) int {
+	pid, _, errno := stdsyscall.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return -1
+	}
+	if pid == 0 {
+		taken, _, _ := stdsyscall.RawSyscall6(unix.SYS_IO_URING_ENTER, ring, n, 0, 0, 0, 0)
+		stdsyscall.RawSyscall(unix.SYS_EXIT_GROUP, taken, 0, 0)
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(int(pid), &status, 0, nil); err != nil || !status.Exited() {
+		return -1
+	}
+	return status.ExitStatus()
 }
 
 var uringOpChecks = []check{
@@ -602,6 +623,27 @@ var uringOpChecks = []check{
 		eq(t, "not there", r.one(sqe{op: uringUnlinkat, fd: unix.AT_FDCWD, addr: uint64(address(cstring(t.p("none"))))}), -int32(unix.ENOENT))
 		eq(t, "ring cannot close itself", r.one(sqe{op: uringClose, fd: int32(r.fd)}), -int32(unix.EBADF))
 		runtime.KeepAlive(h)
+	}},
+	{"io-uring/shared-by-processes", func(t *T) {
+		// As PostgreSQL does it: the ring is made before the fork, a child
+		// submits, and another process takes the completions.
+		r := t.uring()
+		fd := t.create("file", "content")
+		shared := must[[]byte](t)(unix.Mmap(-1, 0, 4096, readWrite, unix.MAP_SHARED|unix.MAP_ANONYMOUS))
+		t.cleanup(func() { unix.Munmap(shared) })
+		v := iovecs(shared[:7])
+		r.put(sqe{op: uringReadv, fd: int32(fd), addr: uint64(address(v)), n: 1, data: 1})
+		eq(t, "requests taken in a child", enterInChild(uintptr(r.fd), 1), 1)
+		eq(t, "requests taken", must[int](t)(r.enter(0, 1, enterGetEvents)), 0)
+		eq(t, "bytes read", r.reap(1)[1].res, 7)
+		t.eqText("content", string(shared[:7]), "content")
+		// A child that is gone leaves nothing that hurts.
+		in, out := t.twoEnds()
+		r.put(on(uringRead, in, shared[:1], 0).with(2, 0))
+		eq(t, "requests taken in a child", enterInChild(uintptr(r.fd), 1), 1)
+		unix.Write(out, []byte("x"))
+		eq(t, "result of a request whose process is gone", r.reap(1)[2].res, -int32(unix.ECANCELED))
+		runtime.KeepAlive(v)
 	}},
 	{"io-uring/nonsense-in-the-ring", func(t *T) {
 		r := t.uring()
