@@ -1,6 +1,7 @@
 package sentry
 
 import (
+	"hash/fnv"
 	"sync"
 	"sync/atomic"
 
@@ -253,7 +254,6 @@ func (fs *filesystem) StatFSAt(ctx context.Context, rp *vfs.ResolvingPath) (linu
 
 func (fs *filesystem) statFS() linux.Statfs {
 	st := fs.blob.StatFS()
-	uuid := fs.blob.UUID()
 	return linux.Statfs{
 		Type:            filesystemMagic,
 		BlockSize:       st.BlockSizeBytes,
@@ -263,10 +263,18 @@ func (fs *filesystem) statFS() linux.Statfs {
 		BlocksAvailable: uint64(st.AvailableBlocks),
 		Files:           uint64(st.TotalInodes),
 		FilesFree:       uint64(st.FreeInodes),
-		FSID:            [2]int32{foldUUID(uuid[:8]), foldUUID(uuid[8:])},
+		FSID:            fs.id(),
 		NameLength:      uint64(st.MaxNameBytes),
 		Flags:           linux.ST_VALID, // those of the mount are VFS's to add
 	}
+}
+
+// id makes f_fsid. Clones of a snapshot have the same UUID and differ in their names.
+func (fs *filesystem) id() [2]int32 {
+	uuid := fs.blob.UUID()
+	name := fnv.New32a()
+	name.Write([]byte(fs.volume.spec.Name))
+	return [2]int32{foldUUID(uuid[:8]), foldUUID(uuid[8:]) ^ int32(name.Sum32())}
 }
 
 // foldUUID makes half of f_fsid from half of the UUID.

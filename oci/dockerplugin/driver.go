@@ -78,7 +78,7 @@ func fits(existing *registry.Volume, spec registry.CreateSpec) bool {
 	case kind == "":
 		kind = registry.KindImage
 	}
-	return existing.Kind() == kind && originOf(existing) == spec.Clone && existing.Spec().Image == spec.Image &&
+	return existing.Kind() == kind && (spec.Clone == "" || originOf(existing) == spec.Clone) && existing.Spec().Image == spec.Image &&
 		(spec.SizeBytes == 0 || existing.SizeBytes() == spec.SizeBytes)
 }
 

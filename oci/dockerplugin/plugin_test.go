@@ -207,6 +207,47 @@ func TestProtocol(t *testing.T) {
 	r.fail("VolumeDriver.Path", `{"Name":"vx"}`, `volume "vx" does not exist`)
 }
 
+func TestClones(t *testing.T) {
+	reg, err := registry.Open(registry.Options{
+		Root:        t.TempDir(),
+		Format:      func(string, int64, string) error { return nil },
+		CreateLayer: func(path string, _ []string, _ int64) error { return os.WriteFile(path, nil, 0o600) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reg.Create(registry.CreateSpec{Name: "pg", SizeBytes: 64 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reg.TakeSnapshot("pg", "a"); err != nil {
+		t.Fatal(err)
+	}
+	d := NewDriver(reg, t.Logf)
+	clone := func(options map[string]string) error {
+		return d.Create(&volume.CreateRequest{Name: "trial", Options: options})
+	}
+	for _, options := range []map[string]string{{"clone": "pg@a"}, {"clone": "pg@a", "size": "64M"}, nil} { // Docker may ask twice
+		if err := clone(options); err != nil {
+			t.Error(err)
+		}
+	}
+	got, err := d.Get(&volume.GetRequest{Name: "trial"})
+	if err != nil || got.Volume.Status["origin"] != "pg@a" {
+		t.Errorf("Get: %+v, %v", got, err)
+	}
+	if got, err := d.Get(&volume.GetRequest{Name: "pg"}); err != nil || len(got.Volume.Status["snapshots"].([]registry.SnapshotInfo)) != 1 {
+		t.Errorf("Get: %+v, %v", got, err)
+	}
+	for value, want := range map[string]string{"pg@b": `volume "trial" exists already`, "pg": "VOLUME@TAG", "": "VOLUME@TAG", "pg@": "tag"} {
+		if err := clone(map[string]string{"clone": value}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("clone=%s: %v, want %q", value, err, want)
+		}
+	}
+	if err := d.Remove(&volume.RemoveRequest{Name: "pg"}); err == nil || !strings.Contains(err.Error(), "has snapshots") {
+		t.Errorf("removing a volume with snapshots: %v", err)
+	}
+}
+
 func TestDeviceOptions(t *testing.T) {
 	spec, err := parseCreateOptions("vv", map[string]string{"device": "0000:0A:00.0", "namespace": "3"})
 	if err != nil || spec.Device == nil || *spec.Device != (registry.Device{Address: "0000:0a:00.0", Namespace: 3}) {

@@ -131,6 +131,19 @@ func dockerID(t *testing.T, name string) string {
 	return dockerOK(t, "inspect", "--format={{.Id}}", name)
 }
 
+// checkDockerVolume has fsck look at a volume, by the path of its image if it has one.
+func checkDockerVolume(t *testing.T, name string) {
+	t.Helper()
+	path := filepath.Join(dockerVolumeRoot(), "volumes", name, "image")
+	if _, err := os.Stat(path); err == nil {
+		checkImage(t, path)
+		return
+	}
+	if res, err := command(t, "--volume-root="+dockerVolumeRoot(), "fsck", name); err != nil {
+		t.Errorf("fsck of %s: %v\n%s", name, err, res.Stdout)
+	}
+}
+
 // dockerVolume makes a Docker volume that, when the test ends, must be free of
 // defects and is removed; it returns what to give to -v before the colon.
 func dockerVolume(t *testing.T, opts ...string) string {
@@ -148,7 +161,7 @@ func dockerVolume(t *testing.T, opts ...string) string {
 	}
 	t.Cleanup(func() {
 		if !bindStorage() {
-			checkImage(t, filepath.Join(dockerVolumeRoot(), "volumes", name, "image"))
+			checkDockerVolume(t, name)
 		}
 		dockerOK(t, "volume", "rm", name)
 	})

@@ -221,3 +221,30 @@ func TestPostgresClones(t *testing.T) {
 		t.Errorf("after the rollback there are %d transactions", n)
 	}
 }
+
+// TestDockerClone makes a clone by Docker's own command.
+func TestDockerClone(t *testing.T) {
+	v := dockerVolume(t, "size=64M")
+	dockerRun(t, "echo prepared > /image-data/state", "--volume="+v+":/image-data")
+	snapshot := v + "@prepared"
+	volumes := func(args ...string) {
+		t.Helper()
+		_, err := command(t, append([]string{"--volume-root=" + dockerVolumeRoot(), "volume"}, args...)...)
+		must(t, err)
+	}
+	volumes("snapshot", snapshot)
+	t.Cleanup(func() { volumes("rm", snapshot) })
+	clone := dockerVolume(t, "clone="+snapshot)
+	if got := dockerRun(t, "cat /image-data/state; echo trial > /image-data/state; ls /image-data", "--volume="+clone+":/image-data"); !strings.HasPrefix(got, "prepared\n") || !strings.Contains(got, "greeting") {
+		t.Errorf("the clone has %q", got)
+	}
+	if got := dockerRun(t, "cat /image-data/state", "--volume="+v+":/image-data"); got != "prepared" {
+		t.Errorf("the volume has %q", got)
+	}
+	if said := dockerFails(t, "volume", "rm", v); !strings.Contains(said, "has snapshots") {
+		t.Errorf("removing a volume with snapshots says %s", said)
+	}
+	if said := dockerFails(t, "volume", "create", "--driver=blobfs", "--opt=clone="+v+"@none", uniqueName(t, "bad")); !strings.Contains(said, v+"@none") {
+		t.Errorf("a clone of no snapshot says %s", said)
+	}
+}
