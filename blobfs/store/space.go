@@ -81,7 +81,7 @@ func (a *allocator) pendingLocked() int64 {
 // not that many. It may make a checkpoint, so it must not be called from
 // within Update or View.
 func (s *Store) Reserve(blocks int64) error {
-	if blocks < 0 || blocks > int64(s.sb.VolumeBlocks) {
+	if blocks < 0 || blocks > int64(s.sb.VolumeBlocks) || s.spaceDenied() {
 		return ErrNoSpace
 	}
 	return s.withSpace(func(a *allocator) (int64, error) {
@@ -105,6 +105,22 @@ func (s *Store) Unreserve(blocks int64) {
 // spaceAttempts bounds how often a caller makes a checkpoint for space: others
 // may take what it brings.
 const spaceAttempts = 3
+
+// DenySpace makes requests for space fail, as on a full volume, when fn says so;
+// nil ends that. For tests: what has been reserved, and what frees space, is
+// never denied.
+func (s *Store) DenySpace(fn func() bool) {
+	if fn == nil {
+		s.denySpace.Store(nil)
+		return
+	}
+	s.denySpace.Store(&fn)
+}
+
+func (s *Store) spaceDenied() bool {
+	fn := s.denySpace.Load()
+	return fn != nil && (*fn)()
+}
 
 // withSpace calls try under the allocator's lock. If it reports ErrNoSpace and
 // a checkpoint would bring the blocks it needs, one is made and try called again.
@@ -144,6 +160,9 @@ func (s *Store) withSpace(try func(a *allocator) (need int64, err error)) error 
 // It may make a checkpoint, so it must not be called from within Update or View.
 func (s *Store) Allocate(maxBlocks int64, goal format.Addr, reserved bool) (format.Run, error) {
 	var run format.Run
+	if !reserved && s.spaceDenied() {
+		return run, ErrNoSpace
+	}
 	err := s.withSpace(func(a *allocator) (need int64, err error) {
 		want := min(maxBlocks, format.GroupBlocks)
 		if reserved {

@@ -121,7 +121,8 @@ type Store struct {
 	maxResident          int64
 	dirtySoft, dirtyHard int
 	maxGroups            int
-	inline               bool // no checkpoints in the background: tests that must repeat exactly
+	inline               bool                        // no checkpoints in the background: tests that must repeat exactly
+	denySpace            atomic.Pointer[func() bool] // see DenySpace
 }
 
 // Open opens the volume on dev: it chooses the newest superblock and replays

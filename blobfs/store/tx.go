@@ -65,6 +65,9 @@ func (s *Store) Update(fn func(tx *Tx) error) (LSN, error) { return s.update(fn,
 func (s *Store) UpdateFreeing(fn func(tx *Tx) error) (LSN, error) { return s.update(fn, true) }
 
 func (s *Store) update(fn func(tx *Tx) error, freeing bool) (LSN, error) {
+	if !freeing && s.spaceDenied() {
+		return 0, ErrNoSpace
+	}
 	if err := s.lockForUpdate(freeing); err != nil {
 		return 0, err
 	}
