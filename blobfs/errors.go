@@ -2,7 +2,6 @@ package blobfs
 
 import (
 	"errors"
-	"fmt"
 
 	"runsc-fs/blobfs/format"
 	"runsc-fs/blobfs/store"
@@ -55,5 +54,5 @@ var (
 )
 
 func corruptf(text string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(text, args...))
+	return format.Corruptf(text, args...)
 }

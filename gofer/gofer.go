@@ -10,11 +10,8 @@ package gofer
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"runsc-fs/blobfs/format"
 )
@@ -49,8 +46,9 @@ type VolumeSpec struct {
 	Parents []string
 	// SizeBytes is the size of the volume. An image of another size is refused.
 	SizeBytes int64
-	// ReadOnlyOK accepts an image that can only be opened for reading.
-	ReadOnlyOK bool
+	// ReadOnly opens the image for reading only: nobody can write to it through
+	// the volume.
+	ReadOnly bool
 }
 
 // Volume is an open volume. Its file goes to the sandbox.
@@ -64,8 +62,6 @@ type Volume struct {
 	// ParentFiles are the frozen files below File, open for reading only, with a
 	// shared flock(2).
 	ParentFiles []*os.File
-	// ReadOnly says that File is open for reading only.
-	ReadOnly bool
 }
 
 // OpenVolume opens the volume and checks that it holds a file system this
@@ -100,11 +96,16 @@ func (v *Volume) Close() {
 }
 
 func (v *Volume) openImage() error {
-	file, readOnly, err := openImage(v.Path, v.ReadOnlyOK)
+	mode := readWrite
+	if v.ReadOnly {
+		mode = readOnly
+	}
+	todo := remediesOfVolume(v.Name)
+	file, err := openImage(v.Path, mode, todo)
 	if err != nil {
 		return err
 	}
-	v.File, v.ReadOnly = file, readOnly
+	v.File = file
 	if err := lockImage(file, v.Path); err != nil {
 		return err
 	}
@@ -118,120 +119,16 @@ func (v *Volume) openImage() error {
 	defer medium.Close()
 	sizeBytes := medium.Properties().SizeBytes
 	if sizeBytes != v.SizeBytes {
-		return imageError(ErrImage, v.Path, "has %d bytes instead of %d: it was changed from outside", sizeBytes, v.SizeBytes)
+		return imageError(ErrImage, v.Path, "has %d bytes instead of %d: it was changed from outside; %s", sizeBytes, v.SizeBytes, todo.unfit)
 	}
 	if err := probe(mediumReader{medium}, v.Path, sizeBytes); !errors.Is(err, format.ErrNotBlobfs) {
 		return err
 	}
 	// It held one when the volume was made: to format it again is no remedy.
-	return imageError(ErrImage, v.Path,
-		"holds no blobfs any more: its superblocks were overwritten; put a copy of it back, or give the volume up with 'runsc-fs volume rm %s'", v.Name)
+	return imageError(ErrImage, v.Path, "holds no blobfs any more: its superblocks were overwritten; %s", todo.unfit)
 }
 
 // files are the files of an image volume, the base first.
-func (v *Volume) files() []*os.File { return append(slices.Clone(v.ParentFiles), v.File) }
-
-// openImage opens a regular file for reading and writing, or for reading only
-// if that is allowed and all there is.
-func openImage(path string, readOnlyOK bool) (file *os.File, readOnly bool, err error) {
-	file, err = openRegular(path, unix.O_RDWR)
-	if readOnlyOK && (errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
-		file, err = openRegular(path, unix.O_RDONLY)
-		return file, true, err
-	}
-	return file, false, err
-}
-
-// openRegular opens a regular file.
-func openRegular(path string, mode int) (*os.File, error) {
-	// O_NONBLOCK keeps a FIFO from blocking; it means nothing to a file.
-	fd, err := unix.Open(path, mode|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	switch err {
-	case nil:
-	case unix.ENOENT:
-		return nil, imageError(ErrImage, path, "is missing")
-	case unix.ELOOP:
-		return nil, imageError(ErrImage, path, "is a symbolic link; name the file itself")
-	case unix.EISDIR, unix.ENXIO:
-		return nil, imageError(ErrImage, path, "is not a regular file")
-	default:
-		return nil, imageError(errors.Join(ErrImage, err), path, "cannot be opened: %v", err)
-	}
-	file := os.NewFile(uintptr(fd), path)
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = imageError(ErrImage, path, "is not a regular file")
-	}
-	if err == nil {
-		err = unix.SetNonblock(fd, false)
-	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	return file, nil
-}
-
-func flock(file *os.File) error {
-	for {
-		if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
-// Probe tells whether the file at path is an image that can be mounted. It
-// does not change it.
-func Probe(path string) error {
-	file, _, err := openImage(path, true)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := refuseLayer(file, path); err != nil {
-		return err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return imageError(ErrImage, path, "%v", err)
-	}
-	return probe(file, path, info.Size())
-}
-
-// probe reads the superblocks, which tells a blobfs of this version from
-// anything else. The structures below them are checked as they are used.
-func probe(file io.ReaderAt, path string, sizeBytes int64) error {
-	if sizeBytes < format.MinBlocks*format.BlockSizeBytes {
-		return imageError(ErrImage, path, "is too small to hold a blobfs")
-	}
-	var slots [format.SuperblockSlots][]byte
-	for i := range slots {
-		block := make([]byte, format.BlockSizeBytes)
-		if _, err := file.ReadAt(block, format.SuperblockAddr(i).OffsetBytes()); err == nil {
-			slots[i] = block
-		}
-	}
-	_, _, err := format.BestSuperblock(slots, uint64(sizeBytes)/format.BlockSizeBytes)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, format.ErrNotBlobfs):
-		return imageError(errors.Join(ErrImage, format.ErrNotBlobfs), path,
-			"holds no blobfs; 'runsc-fs mkfs --force %s' makes one and destroys what is there", path)
-	default:
-		return imageError(ErrImage, path, "cannot be mounted: %v; 'runsc-fs fsck %s' shows more", err, path)
-	}
-}
-
-// classError is a one-line error that belongs to a class.
-type classError struct {
-	class error
-	text  string
-}
-
-func (e *classError) Error() string { return e.text }
-func (e *classError) Unwrap() error { return e.class }
-
-func imageError(class error, path, text string, args ...any) error {
-	return &classError{class: class, text: "image " + path + " " + fmt.Sprintf(text, args...)}
+func (v *Volume) files() []*os.File {
+	return append(slices.Clone(v.ParentFiles), v.File)
 }

@@ -142,14 +142,14 @@ func TestBadImages(t *testing.T) {
 	for _, test := range []struct {
 		path, want string
 	}{
-		{at("none"), "is missing"},
-		{at("link"), "is a symbolic link; name the file itself"},
-		{dir, "is not a regular file"},
-		{at("fifo"), "is not a regular file"},
-		{"/dev/null", "is not a regular file"},
+		{at("none"), "is missing; put a copy of it back, or give the volume up with 'runsc-fs volume rm v'"},
+		{at("link"), "is a symbolic link, not a regular file; put a copy of it back"},
+		{dir, "is a directory, not a regular file; "},
+		{at("fifo"), "is a pipe or socket, not a regular file; "},
+		{"/dev/null", "is a character device, not a regular file; "},
 		{write("zeroes", func(b []byte) []byte { clear(b); return b }), "holds no blobfs any more: its superblocks were overwritten; "},
 		{write("text", func(b []byte) []byte { return []byte(strings.Repeat("not an image. ", len(b)/14+1)[:len(b)]) }), "holds no blobfs any more: "},
-		{write("short", func(b []byte) []byte { return b[:len(b)/2] }), "has 16777216 bytes instead of 33554432: it was changed from outside"},
+		{write("short", func(b []byte) []byte { return b[:len(b)/2] }), "has 16777216 bytes instead of 33554432: it was changed from outside; put a copy of it back, or "},
 		{write("corrupt", func(b []byte) []byte {
 			for off := 0; off < 16*4096; off += 4096 {
 				b[off+100] ^= 0xff
@@ -199,19 +199,17 @@ func TestReadOnlyImage(t *testing.T) {
 	} else if err == nil {
 		v.Close()
 	}
-	spec.ReadOnlyOK = true
+	spec.ReadOnly = true
 	v, err := OpenVolume(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	if v.ReadOnly != wantReadOnly {
-		t.Errorf("ReadOnly is %v, want %v", v.ReadOnly, wantReadOnly)
+	if _, err := v.File.WriteAt([]byte("x"), 0); err == nil {
+		t.Error("an image that was opened for reading can be written")
 	}
-	if wantReadOnly {
-		if err := Populate(v, t.TempDir()); err == nil {
-			t.Error("files are copied into a read-only image")
-		}
+	if err := Populate(v, t.TempDir()); err == nil {
+		t.Error("files are copied into a read-only image")
 	}
 }
 

@@ -42,7 +42,7 @@ const flattenChunkBytes = 1 << 20
 // its parents. The file is durable, but for its name. Nothing is at path if it
 // fails.
 func Flatten(path, top string, parents []string) (err error) {
-	from, _, err := openImage(top, true)
+	from, err := openImage(top, readOnly, remediesOfPath(top))
 	if err != nil {
 		return err
 	}
@@ -102,6 +102,9 @@ func copyMedium(to *os.File, medium soft.Backing) error {
 	return to.Sync()
 }
 
+// lostParent is what to do about a snapshot whose file is gone.
+const lostParent = "put a copy of it back, with its times: volumes lie above it"
+
 // openParents opens files that are only read, and keeps those off them that
 // would write.
 func openParents(paths []string) (_ []*os.File, err error) {
@@ -112,7 +115,7 @@ func openParents(paths []string) (_ []*os.File, err error) {
 		}
 	}()
 	for _, path := range paths {
-		file, err := openRegular(path, unix.O_RDONLY)
+		file, err := openImage(path, readOnly, remedies{missing: lostParent, unfit: lostParent})
 		if err != nil {
 			return nil, err
 		}

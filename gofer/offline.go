@@ -78,7 +78,7 @@ type Image struct {
 // a sandbox may be using it, and change it meanwhile.
 func Inspect(image Image, force bool, do func(nvme.BlockDevice) error) error {
 	path := image.Path
-	file, _, err := openImage(path, true)
+	file, err := openImage(path, readOnly, remediesOfPath(path))
 	if err != nil {
 		return err
 	}
@@ -107,30 +107,26 @@ func Inspect(image Image, force bool, do func(nvme.BlockDevice) error) error {
 		return err
 	}
 	if medium.Properties().SizeBytes < format.MinBlocks*format.BlockSizeBytes {
-		return errors.Join(imageError(ErrImage, path, "is too small to hold a blobfs"), medium.Close())
+		return errors.Join(tooSmall(path), medium.Close())
 	}
 	o, err := serve(medium, "inspect")
 	if err != nil {
 		return imageError(ErrImage, path, "cannot be read: %v", err)
 	}
-	return errors.Join(do(o.device), o.close())
-}
-
-// lockImage takes the exclusive lock of an open image.
-func lockImage(file *os.File, path string) error {
-	switch err := flock(file); {
-	case err == unix.EWOULDBLOCK:
-		return imageError(ErrInUse, path, "is in use by another process")
-	case err != nil:
-		return imageError(ErrImage, path, "cannot be locked: %v", err)
+	err = do(o.device)
+	switch {
+	case errors.Is(err, format.ErrNotBlobfs):
+		err = imageError(errors.Join(ErrImage, format.ErrNotBlobfs), path, "holds no blobfs; %s", remediesOfPath(path).unfit)
+	case errors.Is(err, format.ErrVersion), errors.Is(err, format.ErrFeature):
+		err = tooNew(path, err)
 	}
-	return nil
+	return errors.Join(err, o.close())
 }
 
 // Format writes an empty file system into the image at path, which must have
 // exactly sizeBytes. Whatever it holds is lost.
 func Format(path string, sizeBytes int64, label string) error {
-	file, _, err := openImage(path, false)
+	file, err := openImage(path, readWrite, remediesOfPath(path))
 	if err != nil {
 		return err
 	}
@@ -149,7 +145,12 @@ func Format(path string, sizeBytes int64, label string) error {
 		return imageError(ErrImage, path, "has %d bytes instead of %d", info.Size(), sizeBytes)
 	}
 	image := &Volume{VolumeSpec: VolumeSpec{Name: label, Kind: KindImage, Path: path}, File: file}
-	if err := image.format(); err != nil {
+	err = image.format()
+	if isFull(err) {
+		return imageError(errors.Join(ErrImage, unix.ENOSPC), path,
+			"cannot be formatted: there is no space left on its file system; free some, or use a place on another one")
+	}
+	if err != nil {
 		return imageError(ErrImage, path, "cannot be formatted: %v", err)
 	}
 	return nil

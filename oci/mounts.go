@@ -82,7 +82,7 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 			return Mount{}, false, errors.New("the source is empty; it must be the name of a volume")
 		}
 		if volume, err = reg.Get(mount.Source); errors.Is(err, registry.ErrNotExist) {
-			err = fmt.Errorf("%w; create it with 'runsc-fs volume create %s --size 10G'", err, mount.Source)
+			err = &missingError{mount.Source}
 		}
 		if err != nil {
 			return Mount{}, false, err
@@ -98,7 +98,7 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 		}
 		volume = found
 	default:
-		return Mount{}, false, nil
+		return Mount{}, false, checkType(mount, reg)
 	}
 	if err := checkDestination(mount.Destination); err != nil {
 		return Mount{}, false, err
@@ -114,6 +114,39 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 		return Mount{}, false, fmt.Errorf("volume %q: option \"size=%d\" is more than the volume has, %s", volume.Name(), options.SizeBytes, registry.FormatSize(volume.SizeBytes()))
 	}
 	return Mount{Volume: volume, Destination: filepath.Clean(mount.Destination), Options: options}, true, nil
+}
+
+// missingError is a registry.ErrNotExist of a volume that a mount names.
+type missingError struct{ name string }
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("volume %q does not exist; create it with 'runsc-fs volume create %s --size 10G'", e.name, e.name)
+}
+
+func (e *missingError) Is(target error) bool { return target == registry.ErrNotExist }
+
+// otherTypes are the types of mounts that have nothing to do with volumes. The
+// runtime leaves out mounts of types that it does not know and says nothing.
+var otherTypes = []string{
+	"proc", "sysfs", "devpts", "devtmpfs", "dev", "tmpfs", "ramfs", "mqueue", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs",
+	"bpf", "configfs", "fusectl", "hugetlbfs", "overlay", "erofs", "9p", "fuse", "nfs", "none", "bind",
+}
+
+// HasUnknownType tells whether the runtime would leave out the mount.
+func HasUnknownType(mount *specs.Mount) bool {
+	return mount.Type != MountType && !isBind(mount) && !slices.Contains(otherTypes, mount.Type)
+}
+
+// checkType refuses a mount of an unknown type whose source is the name of a
+// volume: without its volume the application would write into the container.
+func checkType(mount *specs.Mount, reg *registry.Registry) error {
+	if !HasUnknownType(mount) || registry.CheckName(mount.Source) != nil {
+		return nil
+	}
+	if _, err := reg.Get(mount.Source); errors.Is(err, registry.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("type %q is not known, and the source is volume %q; write the type %q", mount.Type, mount.Source, MountType)
 }
 
 func isBind(mount *specs.Mount) bool {

@@ -138,6 +138,8 @@ func TestResolveErrors(t *testing.T) {
 		mounts []specs.Mount
 		want   string
 	}{
+		{[]specs.Mount{{Type: "blobsf", Source: "v", Destination: "/d"}}, `mount /d: type "blobsf" is not known, and the source is volume "v"; write the type "blobfs"`},
+		{[]specs.Mount{{Source: "v", Destination: "/d"}}, `mount /d: type "" is not known, and the source is volume "v"; write the type "blobfs"`},
 		{blobfs("x", "/d"), `mount /d: volume "x" does not exist; create it with 'runsc-fs volume create x --size 10G'`},
 		{blobfs("", "/d"), "mount /d: the source is empty; it must be the name of a volume"},
 		{blobfs("/etc", "/d"), `mount /d: volume name "/etc" is not valid`},

@@ -111,7 +111,7 @@ func ParseOptions(options []string) (MountOptions, error) {
 		set := flagOptions[name]
 		switch {
 		case set == nil:
-			return MountOptions{}, fmt.Errorf("unknown option %q", option)
+			return MountOptions{}, fmt.Errorf("unknown option %q; correct it or leave it out", option)
 		case hasValue:
 			return MountOptions{}, fmt.Errorf("option %q takes no value", name)
 		}

@@ -102,7 +102,7 @@ func (c command) Execute(ctx context.Context, f *flag.FlagSet, runscArgs ...any)
 	if err == nil {
 		return subcommands.ExitSuccess
 	}
-	text := err.Error()
+	text := strings.ReplaceAll(err.Error(), "\n", "; ") // joined errors have a line each
 	var mistake usageError
 	if errors.As(err, &mistake) {
 		text += "; " + strings.TrimSpace(usage(c.verb, ""))
@@ -112,6 +112,25 @@ func (c command) Execute(ctx context.Context, f *flag.FlagSet, runscArgs ...any)
 	*runscArgs[1].(*unix.WaitStatus) = unix.WaitStatus(exitStatus(err) << 8)
 	return subcommands.ExitSuccess
 }
+
+// optional is a flag whose empty value is a value: a script whose variable is
+// not set gets an error, not the default.
+type optional struct {
+	text  string
+	given bool
+}
+
+// String implements flag.Value.
+func (o *optional) String() string { return o.text }
+
+// Set implements flag.Value.
+func (o *optional) Set(text string) error {
+	o.text, o.given = text, true
+	return nil
+}
+
+// Get implements flag.Getter, which runsc expects of its flags.
+func (o *optional) Get() any { return o.text }
 
 func usage(v verb, parent string) string {
 	words := slices.DeleteFunc([]string{"usage: runsc-fs", parent, v.name(), v.arguments()}, func(w string) bool { return w == "" })

@@ -90,7 +90,7 @@ func TestDeviceVolumeInUse(t *testing.T) {
 	defer lock.Close()
 	for _, args := range [][]string{{"dev"}, {"--force", "dev"}} {
 		_, err := call(t, &fsck{}, args...)
-		if want := `volume "dev" is in use by container c0ffee, and its device cannot be shared; stop the container first`; err == nil || err.Error() != want {
+		if want := `volume "dev" is in use by container c0ffee; stop that first: its device cannot be shared`; err == nil || err.Error() != want {
 			t.Errorf("fsck %v: %v", args, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	blobfsck "runsc-fs/blobfs/fsck"
 	"runsc-fs/gofer"
 	"runsc-fs/nvme"
+	"runsc-fs/oci/registry"
 )
 
 // Exit statuses of fsck, those of fsck(8).
@@ -44,6 +45,8 @@ func (c *fsck) run(_ context.Context, out io.Writer, args []string) error {
 	var onDevice deviceInUseError
 	switch {
 	case errors.As(err, &onDevice):
+	case errors.Is(err, registry.ErrInUse): // says to stop the container
+		err = fmt.Errorf("%w, or check it as it is with 'runsc-fs fsck --force'", err)
 	case errors.Is(err, gofer.ErrInUse):
 		err = fmt.Errorf("%w; stop what uses it, or check it as it is with 'runsc-fs fsck --force'", err)
 	}
@@ -58,7 +61,7 @@ func (c *fsck) run(_ context.Context, out io.Writer, args []string) error {
 		return statusError{err, fsckOperational}
 	}
 	if !report.Clean || !report.Complete {
-		return statusError{fmt.Errorf("%v is not clean: errors: %d, warnings: %d", t, report.Errors, report.Warnings), fsckDefects}
+		return statusError{fmt.Errorf("%v is not clean: errors: %d, warnings: %d; docs/fsck.md says what they mean", t, report.Errors, report.Warnings), fsckDefects}
 	}
 	return nil
 }
@@ -68,7 +71,8 @@ func (c *fsck) check(argument string) (report *blobfsck.Report, t target, err er
 		return nil, t, err
 	}
 	err = t.inspect(c.force, func(dev nvme.BlockDevice) (err error) {
-		if report, err = blobfsck.Check(dev, blobfsck.Options{}); err != nil {
+		report, err = blobfsck.Check(dev, blobfsck.Options{})
+		if err != nil && t.path == "" { // the errors of an image are complete
 			err = fmt.Errorf("%v: %w", t, err)
 		}
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -37,7 +38,7 @@ func (t target) inspect(force bool, do func(nvme.BlockDevice) error) error {
 
 // findTarget returns what an argument names: the path of a file, which has a slash, the PCI
 // address of a device, whose first namespace is meant, or the name of a volume or a
-// snapshot. Unless force is set a volume in use is a gofer.ErrInUse.
+// snapshot. Unless force is set a volume in use is a registry.ErrInUse.
 func findTarget(argument string, force bool) (target, error) {
 	if strings.Contains(argument, "/") {
 		return target{image: gofer.Image{Path: argument}}, nil
@@ -61,7 +62,7 @@ func findTarget(argument string, force bool) (target, error) {
 	onDevice := false
 	switch volume.Kind() {
 	case registry.KindMemory:
-		return target{}, fmt.Errorf("volume %q is in memory and has no image", argument)
+		return target{}, fmt.Errorf("volume %q is in memory and has no image; name another volume or an image file", argument)
 	case registry.KindDevice:
 		t.device = hooks.DeviceSpec(volume.Device())
 		onDevice, force = true, false // it would fail later, with less to say
@@ -69,18 +70,18 @@ func findTarget(argument string, force bool) (target, error) {
 	if force {
 		return t, nil
 	}
-	if holder, inUse, err := volume.Holder(); err == nil && inUse && holder != "" {
-		inUse := inUseError{fmt.Sprintf("volume %q is in use by container %s", argument, holder)}
-		if onDevice {
-			return target{}, deviceInUseError{inUseError{inUse.text + ", and its device cannot be shared; stop the container first"}}
-		}
-		return target{}, inUse
+	err = volume.CheckFree()
+	if onDevice && errors.Is(err, registry.ErrInUse) {
+		err = deviceInUseError{err}
 	}
-	return t, nil
+	return t, err
 }
 
-// deviceInUseError is an inUseError that force does not help against.
-type deviceInUseError struct{ inUseError }
+// deviceInUseError is a registry.ErrInUse that force does not help against.
+type deviceInUseError struct{ error }
+
+func (e deviceInUseError) Error() string { return e.error.Error() + ": its device cannot be shared" }
+func (e deviceInUseError) Unwrap() error { return e.error }
 
 func findSnapshot(reg *registry.Registry, argument string) (gofer.Image, error) {
 	name, tag, err := registry.ParseSnapshotName(argument)
@@ -99,9 +100,3 @@ func findSnapshot(reg *registry.Registry, argument string) (gofer.Image, error) 
 	last := len(files) - 1
 	return gofer.Image{Path: files[last], Parents: files[:last], Frozen: true}, nil
 }
-
-// inUseError is a gofer.ErrInUse that names the container.
-type inUseError struct{ text string }
-
-func (e inUseError) Error() string        { return e.text }
-func (e inUseError) Is(target error) bool { return target == gofer.ErrInUse }

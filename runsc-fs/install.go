@@ -8,10 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"runsc-fs/oci/dockercfg"
 	"runsc-fs/oci/dockerplugin"
+	"runsc-fs/oci/registry"
 	"runsc-fs/oci/service"
 	"runsc-fs/runsc-fs/hooks"
 )
@@ -30,9 +32,40 @@ func (d *dockerFlags) setFlags(f *flag.FlagSet) {
 	f.StringVar(&d.socket, "socket", dockerplugin.DefaultSocket, "socket of the volume plugin; its name is the name of the driver")
 }
 
+// runtimeRE has the names of runtimes that can be given to --runtime of docker
+// run without quotes.
+var runtimeRE = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,63}$`)
+
+// maxSocketBytes is what fits into a socket's address, without the final zero.
+const maxSocketBytes = 107
+
+// check refuses values that Docker would refuse later, or never find.
+func (d *dockerFlags) check() error {
+	name := strings.TrimSuffix(filepath.Base(d.socket), ".sock")
+	switch {
+	case !runtimeRE.MatchString(d.runtime):
+		return fmt.Errorf("runtime name %q is not valid; use up to 64 letters, digits, '_', '.' and '-', beginning with a letter or digit", d.runtime)
+	case d.runtime == "runc" || strings.HasPrefix(d.runtime, "io.containerd."):
+		return fmt.Errorf("runtime name %q is Docker's own; choose another, such as %s", d.runtime, dockercfg.DefaultRuntime)
+	case !filepath.IsAbs(d.socket) || filepath.Clean(d.socket) != d.socket || filepath.Ext(d.socket) != ".sock" || registry.CheckName(name) != nil:
+		return fmt.Errorf("socket %q is not valid; give an absolute path DIR/DRIVER.sock, such as %s", d.socket, dockerplugin.DefaultSocket)
+	case len(d.socket) > maxSocketBytes:
+		return fmt.Errorf("socket %q has a path of %d bytes; the longest possible has %d", d.socket, len(d.socket), maxSocketBytes)
+	}
+	for _, path := range []struct{ flag, value string }{{"config", d.config}, {"pidfile", d.pidFile}, {"docker-socket", d.apiSocket}} {
+		if path.value == "" {
+			return fmt.Errorf("--%s is empty; leave it out for the default", path.flag)
+		}
+	}
+	return nil
+}
+
 // options returns what dockercfg and service need. args are given to the
 // runtime by Docker.
 func (d *dockerFlags) options(args []string) (dockercfg.Options, service.Options, error) {
+	if err := d.check(); err != nil {
+		return dockercfg.Options{}, service.Options{}, err
+	}
 	program, err := os.Executable()
 	if err == nil {
 		program, err = filepath.EvalSymlinks(program)

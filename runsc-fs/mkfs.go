@@ -8,6 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"runsc-fs/gofer"
 	"runsc-fs/nvme/pcie"
@@ -17,7 +20,7 @@ import (
 
 // mkfs makes an empty file system in an image file.
 type mkfs struct {
-	size  string
+	size  optional
 	label string
 	force bool
 
@@ -31,7 +34,7 @@ func (*mkfs) arguments() string {
 }
 
 func (m *mkfs) setFlags(f *flag.FlagSet) {
-	f.StringVar(&m.size, "size", "", "size of the image, such as 512M or 10G; needed if there is no file yet")
+	f.Var(&m.size, "size", "size of the image, such as 512M or 10G; needed if there is no file yet")
 	f.StringVar(&m.label, "label", "", "name of the file system")
 	f.BoolVar(&m.force, "force", false, "destroy what the file or the device holds")
 	f.UintVar(&m.namespace, "namespace", 1, "number of the device's namespace")
@@ -46,9 +49,9 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 		return m.device(addr)
 	}
 	var sizeBytes int64
-	if m.size != "" {
+	if m.size.given {
 		var err error
-		if sizeBytes, err = registry.ParseSize(m.size); err != nil {
+		if sizeBytes, err = registry.ParseSize(m.size.text); err != nil {
 			return err
 		}
 	}
@@ -59,7 +62,7 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("image %s is not a regular file", path)
+		return fmt.Errorf("image %s exists and is not a regular file; name an image file, or a new name in a directory to have one made", path)
 	case sizeBytes != 0 && sizeBytes != info.Size():
 		return fmt.Errorf("image %s has %d bytes, not %d; leave out --size to keep its size", path, info.Size(), sizeBytes)
 	}
@@ -83,7 +86,7 @@ func (m *mkfs) run(_ context.Context, _ io.Writer, args []string) error {
 
 // device makes the file system on a device that belongs to no volume.
 func (m *mkfs) device(addr pcie.Address) error {
-	if m.size != "" {
+	if m.size.given {
 		return usagef("mkfs: a file system on a device takes all of its namespace; leave out --size")
 	}
 	if m.namespace == 0 || m.namespace > maxNamespace {
@@ -132,18 +135,43 @@ func (m *mkfs) create(path string, sizeBytes int64) error {
 	if sizeBytes == 0 {
 		return usagef("mkfs: image %s does not exist; give its --size to make it", path)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	if whole, err := filepath.Abs(path); err != nil {
+		return err
+	} else if err := registry.CheckNewImage(whole); err != nil {
 		return err
 	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return createError(path, err)
+	}
 	err = errors.Join(f.Truncate(sizeBytes), f.Close())
-	if err == nil {
+	if err != nil {
+		err = createError(path, err)
+	} else {
 		err = gofer.Format(path, sizeBytes, m.label)
 	}
 	if err != nil {
 		os.Remove(path)
 	}
 	return err
+}
+
+// createError says what to do about an image that cannot be made.
+func createError(path string, err error) error {
+	remedy := "choose another path"
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+		remedy = "make its directory first, or correct the path"
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "run this as root, or choose another path"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		remedy = "free some space there, or choose another path"
+	}
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		err = pathErr.Err
+	}
+	return fmt.Errorf("image %s cannot be made: %w; %s", path, err, remedy)
 }
 
 // emptyBytes is how much of an image must be zero for it to count as empty:

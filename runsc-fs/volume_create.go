@@ -16,9 +16,9 @@ const maxNamespace = 0xfffffffe
 
 // volumeCreate makes a volume.
 type volumeCreate struct {
-	size   string
+	size   optional
 	memory bool
-	image  string
+	image  optional
 
 	device    string
 	namespace uint
@@ -33,9 +33,9 @@ func (*volumeCreate) arguments() string {
 }
 
 func (v *volumeCreate) setFlags(f *flag.FlagSet) {
-	f.StringVar(&v.size, "size", "", "size of the volume, such as 512M or 10G; default 10G, or 1G in memory")
+	f.Var(&v.size, "size", "size of the volume, such as 512M or 10G; default 10G, or 1G in memory")
 	f.BoolVar(&v.memory, "memory", false, "keep the data in memory; it ends with the container")
-	f.StringVar(&v.image, "image", "", "image file outside the registry: used as it is if it exists, else made")
+	f.Var(&v.image, "image", "image file outside the registry: used as it is if it exists, else made")
 	f.StringVar(&v.device, "device", "", "PCI address of an NVMe device for the volume alone, bound with 'runsc-fs device bind'")
 	f.UintVar(&v.namespace, "namespace", 1, "number of the device's namespace")
 	f.BoolVar(&v.existing, "existing", false, "use the blobfs that the device holds")
@@ -46,7 +46,10 @@ func (v *volumeCreate) run(_ context.Context, out io.Writer, args []string) erro
 	if len(args) != 1 {
 		return usagef("one name is needed, not %d", len(args))
 	}
-	spec := registry.CreateSpec{Name: args[0], Image: v.image, Existing: v.existing, Force: v.force}
+	spec := registry.CreateSpec{Name: args[0], Image: v.image.text, Existing: v.existing, Force: v.force}
+	if v.image.given && v.image.text == "" {
+		return usagef("the path of --image is empty; leave out the flag to have the image made in the registry")
+	}
 	if v.device != "" {
 		addr, err := pcie.ParseAddress(v.device)
 		if err != nil {
@@ -60,9 +63,9 @@ func (v *volumeCreate) run(_ context.Context, out io.Writer, args []string) erro
 	if v.memory {
 		spec.Kind = registry.KindMemory
 	}
-	if v.size != "" {
+	if v.size.given {
 		var err error
-		if spec.SizeBytes, err = registry.ParseSize(v.size); err != nil {
+		if spec.SizeBytes, err = registry.ParseSize(v.size.text); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,8 @@ type filesystem struct {
 	file     *arenaFile // immutable
 	devMinor uint32     // immutable
 	options  string     // immutable: as shown in /proc/mounts
+	// strictAtime says that every read changes the access time. Immutable.
+	strictAtime bool
 	// directAlign is what O_DIRECT has to be aligned to, a power of two.
 	directAlign int64 // immutable
 

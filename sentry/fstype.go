@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/state"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/nvme"
 )
 
 // Register makes blobfs a file system type of vfsObj. Applications see it in
@@ -57,11 +58,16 @@ func (t *FilesystemType) GetFilesystem(ctx context.Context, vfsObj *vfs.VirtualF
 		return nil, nil, err
 	}
 	fs, err := v.mount(vfsObj, t, mopts)
-	if errors.Is(err, blobfs.ErrCorrupt) {
+	switch {
+	case errors.Is(err, blobfs.ErrCorrupt):
 		err = fmt.Errorf("%w; 'runsc-fs fsck %s' shows more", err, v.spec.Name)
+	case errors.Is(err, nvme.ErrNoSpace):
+		err = fmt.Errorf("there is no space left on the host's file system that holds its image (%w); free some there, or mount the volume with the option 'ro'", err)
+	case errors.Is(err, blobfs.ErrIO):
+		err = fmt.Errorf("%w; look into the host's kernel log for errors of the disk that holds its image", err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("volume %s: %w", v.spec.Name, err)
+		return nil, nil, fmt.Errorf("volume %q: %w", v.spec.Name, err)
 	}
 	fs.root.IncRef()
 	return &fs.vfsfs, &fs.root.vfsd, nil
@@ -112,7 +118,8 @@ func (v *volume) mount(vfsObj *vfs.VirtualFilesystem, t *FilesystemType, opts *m
 		file:        &arenaFile{arena: v.arena, pages: blob.Pages()},
 		devMinor:    devMinor,
 		directAlign: blob.DirectAlignBytes(),
-		options:     opts.show(v.spec.Name),
+		options:     opts.show(),
+		strictAtime: opts.strictAtime,
 		inodes:      make(map[uint64]*inode),
 		syncErrors:  blob.ErrCursor(),
 		gone:        make(chan struct{}),
@@ -158,9 +165,9 @@ func parseMountOptions(data string) (*mountOptions, error) {
 	return opts, nil
 }
 
-// show returns the options as they appear in /proc/mounts.
-func (o *mountOptions) show(volume string) string {
-	shown := []string{"volume=" + volume}
+// show returns blobfs's own options as they appear in /proc/mounts.
+func (o *mountOptions) show() string {
+	var shown []string
 	if o.commitInterval != 0 {
 		shown = append(shown, fmt.Sprintf("commit=%d", o.commitInterval/time.Second))
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	gverrors "gvisor.dev/gvisor/pkg/errors"
@@ -590,8 +591,37 @@ func TestPathNames(t *testing.T) {
 	e.vfs.GenerateProcMountInfo(e.ctx, e.root, &mountInfo)
 	e.vfs.GenerateProcMounts(e.ctx, e.root, &mounts)
 	for _, s := range []string{mountInfo.String(), mounts.String()} {
-		if !strings.Contains(s, "/d/m") || !strings.Contains(s, "blobfs") || !strings.Contains(s, "volume="+testVolume) {
+		if !strings.Contains(s, "/d/m") || !strings.Contains(s, "blobfs") {
 			t.Errorf("mounts are shown as %q", s)
+		}
+	}
+}
+
+// TestShownOptions has the options in the order that Linux gives them.
+func TestShownOptions(t *testing.T) {
+	all := vfs.MountOptions{ReadOnly: true, Flags: vfs.MountFlags{NoExec: true, NoATime: true, NoDev: true, NoSUID: true}}
+	for _, test := range []struct {
+		opts             vfs.MountOptions
+		own              mountOptions
+		readOnly         bool
+		mounts           string
+		inMount, inSuper string
+	}{
+		{vfs.MountOptions{}, mountOptions{}, false, "rw,relatime", "rw,relatime", "rw"},
+		{vfs.MountOptions{}, mountOptions{}, true, "ro,relatime", "rw,relatime", "ro"},
+		{vfs.MountOptions{Flags: vfs.MountFlags{NoATime: true}}, mountOptions{commitInterval: 7 * time.Second}, false, "rw,noatime,commit=7", "rw,noatime", "rw,commit=7"},
+		{vfs.MountOptions{}, mountOptions{strictAtime: true}, false, "rw,strictatime", "rw", "rw,strictatime"},
+		{all, mountOptions{}, false, "ro,nosuid,nodev,noexec,noatime", "ro,nosuid,nodev,noexec,noatime", "rw"},
+	} {
+		fs := &filesystem{
+			volume:  &volume{spec: VolumeSpec{Name: "v", ReadOnly: test.readOnly}},
+			options: test.own.show(), strictAtime: test.own.strictAtime,
+		}
+		if source, options := fs.ProcMounts(test.opts); source != "v" || options != test.mounts {
+			t.Errorf("mounts: %q %q, want %q", source, options, test.mounts)
+		}
+		if source, mount, super := fs.ProcMountInfo(test.opts); source != "v" || mount != test.inMount || super != test.inSuper {
+			t.Errorf("mountinfo: %q %q %q, want %q %q", source, mount, super, test.inMount, test.inSuper)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestMountErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := e.mount("blank", "m", false, "")
-	if err == nil || !strings.Contains(err.Error(), "volume blank") || strings.Contains(err.Error(), "\n") {
+	if err == nil || !strings.Contains(err.Error(), `volume "blank"`) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("blank image: %v", err)
 	}
 	// An application may not mount at all.

@@ -38,6 +38,7 @@ package format
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Frozen sizes.
@@ -75,9 +76,11 @@ var (
 	ErrTooSmall = errors.New("device too small for blobfs")
 )
 
-// Corruptf makes an error that wraps ErrCorrupt.
+// Corruptf makes an error that wraps ErrCorrupt. Its text says so once, also if
+// an argument is such an error itself.
 func Corruptf(text string, args ...any) error {
-	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(text, args...))
+	said := strings.ReplaceAll(fmt.Sprintf(text, args...), ErrCorrupt.Error()+": ", "")
+	return fmt.Errorf("%w: %s", ErrCorrupt, said)
 }
 
 // Addr is the address of a block. The low 48 bits are the block number, the

@@ -291,6 +291,19 @@ func (a *allocator) takeRunLocked(want int, goal format.Addr) (format.Run, error
 	return best, a.applyLocked(best, freeToHeld)
 }
 
+// blameDamage turns a lack of space into what has caused it if that is the
+// damage of bitmaps, whose groups are out of use.
+func (a *allocator) blameDamage(noSpace error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for g := range a.groups {
+		if a.groups[g].bad {
+			return format.Corruptf("bitmap of group %d is damaged, and there is no space outside of it", g)
+		}
+	}
+	return noSpace
+}
+
 // goalRun is the length from which a run that begins exactly at the goal is
 // taken although a longer one may exist elsewhere.
 const goalRun = 16

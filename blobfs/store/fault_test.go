@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"runsc-fs/blobfs/format"
@@ -190,6 +191,32 @@ func TestBadBitmapInReplay(t *testing.T) {
 		}
 	}
 	closeTest(t, s)
+}
+
+// TestBadBitmapLeavesNoSpace damages the only bitmap: the lack of space that
+// follows is reported as the damage that it is.
+func TestBadBitmapLeavesNoSpace(t *testing.T) {
+	dev := newTestDevice(t, 16<<20, true)
+	formatTest(t, dev)
+	s := openTest(t, dev, Options{})
+	run, err := s.Allocate(10, format.GroupStart(0), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lsn, err := s.Update(func(tx *Tx) error {
+		k := format.Key{Object: 1, Kind: format.KindExtent}
+		return errors.Join(tx.Claim(run), tx.Put(k, format.ExtentItem{Start: run.Start, Blocks: 10}.Append(nil)))
+	})
+	if err = errors.Join(err, s.Commit(lsn)); err != nil {
+		t.Fatal(err)
+	}
+	for slot := range 2 {
+		dev.setBlock(format.BitmapAddr(0, slot), make([]byte, format.BlockSizeBytes))
+	}
+	_, err = Open(dev, Options{}) // as after a crash
+	if !errors.Is(err, format.ErrCorrupt) || !strings.Contains(err.Error(), "bitmap of group 0") {
+		t.Errorf("error %v, want one that blames the bitmap of group 0", err)
+	}
 }
 
 // TestReadOnly shows that a read-only store refuses all changes.

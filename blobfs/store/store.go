@@ -21,6 +21,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -202,14 +203,16 @@ func (s *Store) open() error {
 		return err
 	}
 	end, err := s.replay()
-	if err != nil {
-		return err
+	if err == nil {
+		s.setFloor()
+		if !s.opts.ReadOnly {
+			err = s.openForWriting(end)
+		}
 	}
-	s.setFloor()
-	if s.opts.ReadOnly {
-		return nil
+	if errors.Is(err, ErrNoSpace) {
+		return s.alloc.blameDamage(err)
 	}
-	return s.openForWriting(end)
+	return err
 }
 
 // openForWriting gives this life its own log epoch, starting at end, and

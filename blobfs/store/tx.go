@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 
 	"runsc-fs/blobfs/format"
@@ -304,7 +305,10 @@ func (tx *Tx) changeRun(code format.OpCode, run format.Run) error {
 		leaked, err := s.alloc.freeRun(run)
 		if err != nil {
 			// Somebody else freed them, or they never were in use.
-			return fmt.Errorf("%w: %w", format.ErrCorrupt, err)
+			if !errors.Is(err, format.ErrCorrupt) {
+				err = fmt.Errorf("%w: %w", format.ErrCorrupt, err)
+			}
+			return err
 		}
 		if leaked {
 			return nil

@@ -126,7 +126,7 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 	}
 	dir := r.volumePath(spec.Name)
 	if _, err := os.Lstat(dir); err == nil {
-		return nil, failf(ErrExist, "volume %q exists already", spec.Name)
+		return nil, failf(ErrExist, "volume %q exists already; choose another name, or remove it first with 'runsc-fs volume rm %s'", spec.Name, spec.Name)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("volume %q: %w", spec.Name, err)
 	}
@@ -176,21 +176,21 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 		full.Origin = &Origin{Snapshot: spec.Clone, Layer: snapshot.Layers[len(snapshot.Layers)-1]}
 		defer r.settleLocked() // its layer has a volume then, or is not needed
 		if err := r.fillClone(full, snapshot); err != nil {
-			return nil, asOneOf(err, spec.Name)
+			return nil, asOneOf(err, spec.Name, temp, dir)
 		}
 	}
 	r.step()
 	if err := r.fill(temp, full); err != nil {
-		return nil, asOneOf(err, spec.Name)
+		return nil, asOneOf(err, spec.Name, temp, dir)
 	}
 	r.step()
 	if err := os.Rename(temp, dir); err != nil {
-		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
+		return nil, asOneOf(err, spec.Name, temp, dir)
 	}
 	r.step()
 	if err := syncDir(r.volumesPath()); err != nil {
 		os.RemoveAll(dir) // whether the volume would last is not known
-		return nil, fmt.Errorf("create volume %q: %w", spec.Name, err)
+		return nil, asOneOf(err, spec.Name, temp, dir)
 	}
 	return &Volume{reg: r, dir: dir, spec: *full}, nil
 }
@@ -287,14 +287,14 @@ func checkFormatted(path string, sizeBytes int64) error {
 func (r *Registry) resolveImage(given string) (path string, info fs.FileInfo, err error) {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(given))
 	if err != nil {
-		return "", nil, failf(ErrImage, "image %s: its directory cannot be used: %v", given, reason(err))
+		return "", nil, failf(ErrImage, "image %s: its directory cannot be used: %v; make the directory first, or correct the path", given, reason(err))
 	}
 	path = filepath.Join(dir, filepath.Base(given))
 	info, err = os.Lstat(path)
 	if err == nil && info.Mode().Type() == fs.ModeSymlink {
 		path, err = filepath.EvalSymlinks(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return "", nil, failf(ErrImage, "image %s is a symbolic link to nothing", given)
+			return "", nil, failf(ErrImage, "image %s is a symbolic link to nothing; name the file itself", given)
 		}
 		if err == nil {
 			info, err = os.Lstat(path)
@@ -325,10 +325,13 @@ func (r *Registry) adoptImageLocked(spec *CreateSpec) (undo func(), err error) {
 	}
 	spec.Image = path
 	if info == nil {
+		if err := CheckNewImage(path); err != nil {
+			return nil, err
+		}
 		return r.makeExternal(spec)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, failf(ErrImage, "image %s is not a regular file", spec.Image)
+		return nil, failf(ErrImage, "image %s exists and is not a regular file; name an image file, or a new name in a directory to have one made", spec.Image)
 	}
 	if spec.SizeBytes != 0 && spec.SizeBytes != info.Size() {
 		return nil, failf(ErrInvalidSize, "image %s exists and has %d bytes, not %d; leave out the size to use it as it is", spec.Image, info.Size(), spec.SizeBytes)
@@ -361,7 +364,7 @@ func (r *Registry) checkNotRegistered(path string, info fs.FileInfo) error {
 	for _, volume := range volumes {
 		for _, other := range volume.FilePaths() {
 			if otherInfo, err := os.Stat(other); err == nil && os.SameFile(info, otherInfo) {
-				return failf(ErrImage, "image %s is the image of volume %q already", path, volume.Name())
+				return failf(ErrImage, "image %s is the image of volume %q already; use that volume, or give it up first with 'runsc-fs volume rm %s'", path, volume.Name(), volume.Name())
 			}
 		}
 	}
@@ -376,7 +379,7 @@ func (r *Registry) makeExternal(spec *CreateSpec) (undo func(), err error) {
 	}
 	temp := fmt.Sprintf("%s.tmp-%s", spec.Image, newID()[:8])
 	if err := r.makeImage(temp, spec.SizeBytes, spec.Name); err != nil {
-		return nil, asOneOf(err, spec.Name)
+		return nil, asOneOf(err, spec.Name, temp, spec.Image)
 	}
 	if err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, spec.Image, unix.RENAME_NOREPLACE); err != nil {
 		os.Remove(temp)
@@ -390,14 +393,38 @@ func (r *Registry) makeExternal(spec *CreateSpec) (undo func(), err error) {
 	return undo, nil
 }
 
-// asOneOf keeps a complete error of ours and puts the name of the volume before any other.
-func asOneOf(err error, name string) error {
-	var own *failure
-	if errors.As(err, &own) {
-		return err
+// CheckNewImage refuses to make an image where the host keeps its devices: who
+// names a device that is not there does not want a file of that name, which
+// would lie in memory and be gone after a restart.
+func CheckNewImage(path string) error {
+	path = filepath.Clean(path)
+	for _, place := range []string{"/dev", "/proc", "/sys"} {
+		if _, inside := relativeTo(place, path); inside && !strings.HasPrefix(path, "/dev/shm/") {
+			return failf(ErrImage, "image %s does not exist, and none can be made in %s; name a file on a disk", path, place)
+		}
 	}
-	return fmt.Errorf("create volume %q: %w", name, err)
+	return nil
 }
+
+// asOneOf makes err one line that names the volume and says what to do about
+// it, if it does not yet. What was made at temp would have become path.
+func asOneOf(err error, name, temp, path string) error {
+	if isFull(err) {
+		return failf(err, "volume %q cannot be made: there is no space left on the file system of %s; free some, or choose another place with --image PATH or --volume-root DIR", name, filepath.Dir(path))
+	}
+	text := strings.ReplaceAll(err.Error(), temp, path)
+	var own *failure
+	if !errors.As(err, &own) {
+		text = fmt.Sprintf("volume %q cannot be made: %s", name, text)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		text += "; run this as root"
+	}
+	return failf(err, "%s", text)
+}
+
+// isFull tells whether a file system or a quota is used up.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // reason strips the operation and the path that the caller names already from an error of package os.
 func reason(err error) error {

@@ -34,12 +34,12 @@ func retryUntil(deadline time.Time, try func() error) error {
 // lock makes the root directory if need be and takes the registry for changing it. The result unlocks it.
 func (r *Registry) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(r.volumesPath(), 0o700); err != nil {
-		return nil, fmt.Errorf("volume root %s: %w", r.opts.Root, err)
+		return nil, r.rootError(err)
 	}
 	path := filepath.Join(r.opts.Root, "registry.lock")
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("volume root %s: %w", r.opts.Root, err)
+		return nil, r.rootError(err)
 	}
 	err = retryUntil(time.Now().Add(r.opts.LockTimeout), func() error {
 		return flock(file, unix.LOCK_EX|unix.LOCK_NB)
@@ -52,6 +52,18 @@ func (r *Registry) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() { file.Close() }, nil
+}
+
+// rootError says that the registry's directory cannot be used, and what to do.
+func (r *Registry) rootError(err error) error {
+	remedy := "choose another directory with --volume-root or " + RootEnv
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "run this as root, or " + remedy
+	case isFull(err):
+		remedy = "free some space, or " + remedy
+	}
+	return failf(err, "volume root %s cannot be used: %v; %s", r.opts.Root, reason(err), remedy)
 }
 
 // clearLeftoversLocked removes what a crash left of volumes and layers in transit. The registry must be locked:

@@ -151,7 +151,7 @@ func (r *Registry) Get(name string) (*Volume, error) {
 	spec, err := readSpec(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, statErr := os.Lstat(dir); statErr != nil {
-			return nil, failf(ErrNotExist, "volume %q does not exist", name)
+			return nil, notExist(name)
 		}
 		spec, err = readSpec(path) // it may have been created since the first look
 	}
@@ -162,10 +162,14 @@ func (r *Registry) Get(name string) (*Volume, error) {
 		return nil, fmt.Errorf("volume %q: %w", name, err)
 	}
 	if spec.Name != name {
-		return nil, failf(ErrDamaged, "volume %q: %s names volume %q; the directory was copied or renamed by hand",
-			name, path, spec.Name)
+		return nil, failf(ErrDamaged, "volume %q: %s names volume %q; the directory was copied or renamed by hand: give it its name back, or remove it with 'runsc-fs volume rm %s'",
+			name, path, spec.Name, name)
 	}
 	return &Volume{reg: r, dir: dir, spec: *spec}, nil
+}
+
+func notExist(name string) error {
+	return failf(ErrNotExist, "volume %q does not exist; 'runsc-fs volume ls' shows those that do", name)
 }
 
 // List returns all volumes in the order of their names. A volume that cannot be read does not hide the
@@ -244,19 +248,19 @@ func readSpec(path string) (*Spec, error) {
 	}
 	spec := &Spec{}
 	if err := json.Unmarshal(data, spec); err != nil {
-		return nil, failf(ErrDamaged, "%s is not valid: %v", path, err)
+		return nil, failf(ErrDamaged, "%s is not valid: %v; repair it, or remove the volume", path, err)
 	}
 	if spec.Version != specVersion && spec.Version != layeredSpecVersion {
-		return nil, failf(ErrDamaged, "%s has version %d, this program knows versions up to %d", path, spec.Version, layeredSpecVersion)
+		return nil, failf(ErrDamaged, "%s has version %d, this program knows versions up to %d; use a newer runsc-fs", path, spec.Version, layeredSpecVersion)
 	}
 	switch spec.Kind {
 	case KindImage, KindMemory:
 	case KindDevice:
 		if spec.Device == nil {
-			return nil, failf(ErrDamaged, "%s names no device", path)
+			return nil, failf(ErrDamaged, "%s names no device; repair it, or remove the volume", path)
 		}
 	default:
-		return nil, failf(ErrDamaged, "%s has kind %q, which this program does not know", path, spec.Kind)
+		return nil, failf(ErrDamaged, "%s has kind %q, which this program does not know; use a newer runsc-fs", path, spec.Kind)
 	}
 	if err := spec.checkLayers(); err != nil {
 		return nil, failf(ErrDamaged, "%s is not valid: %v", path, err)

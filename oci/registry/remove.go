@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,7 +56,7 @@ func (r *Registry) Remove(name string) (Removed, error) {
 	r.step()
 	if err := os.Rename(volume.dir, temp); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return Removed{}, failf(ErrNotExist, "volume %q does not exist", name)
+			return Removed{}, notExist(name)
 		}
 		return Removed{}, fmt.Errorf("remove volume %q: %w", name, err)
 	}
@@ -73,12 +74,13 @@ func (r *Registry) Remove(name string) (Removed, error) {
 func (v *Volume) holdForRemoval() (*os.File, error) {
 	file, err := os.OpenFile(v.LockPath(), os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, failf(ErrNotExist, "volume %q does not exist", v.Name())
+		return nil, notExist(v.Name())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("remove volume %q: %w", v.Name(), err)
 	}
-	if err := flock(file, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = retryUntil(time.Now().Add(LockRetry), func() error { return flock(file, unix.LOCK_EX|unix.LOCK_NB) })
+	if err != nil {
 		defer file.Close()
 		if err == unix.EWOULDBLOCK {
 			return nil, inUseError(v.Name(), readHolder(file))

@@ -46,7 +46,7 @@ func ParseBytes(text string) (int64, error) {
 	sizeBytes, err := units.RAMInBytes(text)
 	// The float that the parser goes through has no sensible integer beyond this; no volume is near it.
 	if err != nil || sizeBytes < 0 || sizeBytes > 1<<60 {
-		return 0, failf(ErrInvalidSize, "size %q is too large", text)
+		return 0, failf(ErrInvalidSize, "size %q is too large; a volume has at most %s", text, FormatSize(MaxSizeBytes))
 	}
 	return sizeBytes, nil
 }

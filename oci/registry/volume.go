@@ -258,11 +258,28 @@ func (v *Volume) acquire(file *os.File, container string) error {
 	return nil
 }
 
+// CheckFree returns ErrInUse if a sandbox uses the volume. One that is just
+// ending is given LockRetry to let go.
+func (v *Volume) CheckFree() error {
+	var holder string
+	err := retryUntil(time.Now().Add(LockRetry), func() error {
+		by, inUse, err := v.Holder()
+		if err == nil && inUse {
+			holder, err = by, unix.EWOULDBLOCK
+		}
+		return err
+	})
+	if err == unix.EWOULDBLOCK {
+		return inUseError(v.Name(), holder)
+	}
+	return err
+}
+
 func inUseError(name, holder string) error {
 	if holder == "" {
-		return failf(ErrInUse, "volume %q is in use by another process", name)
+		return failf(ErrInUse, "volume %q is in use by another process; end that first", name)
 	}
-	return failf(ErrInUse, "volume %q is in use by container %s", name, holder)
+	return failf(ErrInUse, "volume %q is in use by container %s; stop that first", name, holder)
 }
 
 // readHolder returns the first line of a lock file, "" if there is none.

@@ -20,7 +20,7 @@ var hookTable = []hook{
 		why:  "the source of a volume mount is a name, not a path in the bundle",
 		file: "runsc/specutils/specutils.go",
 		at:   afterDefinition{"fixSpec", "m"},
-		code: `if HOOKS.IsVolumeMount(m) {
+		code: `if HOOKS.KeepsSource(m) {
 			continue
 		}`,
 	},
@@ -52,6 +52,20 @@ var hookTable = []hook{
 			return err
 		}
 		defer HOOKS.ForgetVolumes(c.ID)`,
+	},
+	{
+		name: "failed-start",
+		why:  "after a start that has failed nothing is left: neither the sandbox nor its hold on the volumes",
+		file: "runsc/container/container.go",
+		at:   beforeCall{"(*Container).startImpl", "startRoot", ""},
+		code: `start := startRoot
+		startRoot = func(conf *config.Config, spec *specs.Spec) error {
+			err := start(conf, spec)
+			if err != nil {
+				HOOKS.AwaitFailed(spec, c.Sandbox.Pid.Load())
+			}
+			return err
+		}`,
 	},
 	{
 		name: "refuse-checkpoint",
@@ -121,6 +135,42 @@ var hookTable = []hook{
 		at:   switchCase{"getMountNameAndOptions", "m.mount.Type"},
 		code: `case HOOKS.FilesystemName:
 			return HOOKS.MountOptions(m.mount)`,
+	},
+	{
+		name: "mount-error",
+		why:  "the error of a volume names it and says what to do; options in Go's notation only hide that",
+		file: "runsc/boot/vfs.go",
+		at:   afterCall{"(*containerMounter).mountSubmount", "c.l.k.VFS().MountDisconnected", ""},
+		code: `if err != nil && HOOKS.IsVolumeMount(mount) {
+			return nil, err
+		}`,
+	},
+	{
+		name: "proc-mounts",
+		why:  "a file system that has a source is shown with it, and with all options of the mount",
+		file: "pkg/sentry/vfs/mount.go",
+		at:   afterDefinition{"(*VirtualFilesystem).GenerateProcMounts", "opts"},
+		code: `if fs, ok := mnt.fs.Impl().(interface {
+			ProcMounts(MountOptions) (source, options string)
+		}); ok {
+			source, options := fs.ProcMounts(mntOpts)
+			fmt.Fprintf(buf, "%s %s %s %s 0 0\n", manglePath(source), manglePath(path), mnt.fs.FilesystemType().Name(), options)
+			continue
+		}`,
+	},
+	{
+		name: "proc-mountinfo",
+		why:  "as proc-mounts, in the other format",
+		file: "pkg/sentry/vfs/mount.go",
+		at:   afterDefinition{"(*VirtualFilesystem).GenerateProcMountInfo", "opts"},
+		code: `if fs, ok := mnt.fs.Impl().(interface {
+			ProcMountInfo(MountOptions) (source, mount, super string)
+		}); ok {
+			source, options, super := fs.ProcMountInfo(mnt.Options())
+			fmt.Fprintf(buf, "%s %s- %s %s %s\n", options, vfs.generateOptionalTags(ctx, mnt, taskRootDir),
+				mnt.fs.FilesystemType().Name(), manglePath(source), super)
+			continue
+		}`,
 	},
 	{
 		name: "seccomp-rules",

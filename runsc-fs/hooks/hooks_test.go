@@ -14,6 +14,7 @@ import (
 	"time"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"runsc-fs/nvme/pcie"
 	"runsc-fs/oci/registry"
@@ -121,7 +122,7 @@ func TestOpenVolumesLocks(t *testing.T) {
 
 	// Another container gets neither of its volumes, and b stays free.
 	err := OpenVolumes(specOf(volumeMount("b"), volumeMount("a")), "c2", "c2")
-	if want := `volume "a" is in use by container c1`; err == nil || err.Error() != want {
+	if want := `volume "a" is in use by container c1; stop that first`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
 	if err := OpenVolumes(specOf(volumeMount("b")), "c3", "c3"); err != nil {
@@ -166,7 +167,7 @@ func TestOpenVolumesErrors(t *testing.T) {
 		want  string
 	}{
 		{volumeMount("x"), `mount /x: volume "x" does not exist; create it with 'runsc-fs volume create x --size 10G'`},
-		{volumeMount("a", "frob"), `mount /a: volume "a": unknown option "frob"`},
+		{volumeMount("a", "frob"), `mount /a: volume "a": unknown option "frob"; correct it or leave it out`},
 		{volumeMount("a", "sync"), `mount /a: volume "a": mount option "sync" is not supported`},
 	} {
 		if err := OpenVolumes(specOf(test.mount), "c", "c"); err == nil || err.Error() != test.want {
@@ -366,5 +367,65 @@ func TestDeviceArgs(t *testing.T) {
 	err := ReceiveVolumes([]VolumeArg{a}, &payload)
 	if err == nil || !strings.Contains(err.Error(), "only the first container of a sandbox") || len(payload) != 3 {
 		t.Errorf("a device for a running sandbox: %v", err)
+	}
+}
+
+func TestAwaitFailed(t *testing.T) {
+	begin := func() *exec.Cmd {
+		cmd := exec.Command("sleep", "1")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Wait() })
+		return cmd
+	}
+	plain := begin()
+	AwaitFailed(specOf(), plain.Process.Pid)
+	if !isAlive(plain.Process.Pid) {
+		t.Error("a sandbox without volumes is waited for")
+	}
+	failed := begin()
+	AwaitFailed(specOf(volumeMount("a")), failed.Process.Pid)
+	if isAlive(failed.Process.Pid) { // a zombie by now
+		t.Error("the sandbox of a failed start runs on")
+	}
+	AwaitFailed(specOf(volumeMount("a")), 0)
+}
+
+// TestReadOnlyVolumes opens images for reading only where nobody can want more.
+func TestReadOnlyVolumes(t *testing.T) {
+	reg := useRegistry(t)
+	if _, err := reg.Create(registry.CreateSpec{Name: "a", SizeBytes: 32 << 20}); err != nil {
+		t.Fatal(err)
+	}
+	ro := specOf(volumeMount("a", "ro"))
+	pod := specOf(volumeMount("a", "ro"))
+	pod.Annotations = map[string]string{"io.kubernetes.cri.container-type": "sandbox"}
+	both := specOf(volumeMount("a", "ro"), volumeMount("a"))
+	both.Mounts[1].Destination = "/again"
+	for _, test := range []struct {
+		name string
+		spec *specs.Spec
+		want bool
+	}{
+		{"a new volume takes over its first files", ro, false},
+		{"all mounts are read-only", ro, true},
+		{"a further container may join", pod, false},
+		{"one mount is writable", both, false},
+	} {
+		if err := OpenVolumes(test.spec, "c", "c"); err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		v := openedFor("c")[0]
+		if v.arg.ReadOnly != test.want {
+			t.Errorf("%s: read-only is %v", test.name, v.arg.ReadOnly)
+		}
+		if flags, err := unix.FcntlInt(v.files[0].Fd(), unix.F_GETFL, 0); err != nil || (flags&unix.O_ACCMODE == unix.O_RDONLY) != test.want {
+			t.Errorf("%s: the image is open with flags %#x (%v)", test.name, flags, err)
+		}
+		ForgetVolumes("c")
+	}
+	if v, err := reg.Get("a"); err != nil || v.PopulateFrom() != "" {
+		t.Errorf("the volume has not taken over its first files: %v", err)
 	}
 }

@@ -87,9 +87,10 @@ func OpenVolumes(spec *specs.Spec, containerID, sandboxID string) error {
 	if err != nil || len(mounts) == 0 {
 		return err
 	}
+	pod := containerID != sandboxID || isPod(spec)
 	var list []openVolume
 	for name, use := range mounts {
-		v, err := open(reg, use, containerID, sandboxID)
+		v, err := open(reg, use, containerID, sandboxID, pod)
 		if err != nil {
 			for i := range list {
 				list[i].close()
@@ -198,7 +199,7 @@ func heldBySandbox(v *registry.Volume, sandboxID string) bool {
 }
 
 // open locks and opens one volume for a container.
-func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) (_ *openVolume, err error) {
+func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string, pod bool) (_ *openVolume, err error) {
 	v := use.volume
 	out := &openVolume{arg: VolumeArg{
 		Name: v.Name(), Kind: string(v.Kind()), SizeBytes: v.SizeBytes(), Container: containerID,
@@ -222,10 +223,7 @@ func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string) 
 	if v, err = reg.Get(v.Name()); err != nil { // as it is now that nobody changes it
 		return nil, err
 	}
-	image, err := gofer.OpenVolume(gofer.VolumeSpec{
-		Name: v.Name(), Kind: gofer.Kind(v.Kind()), Path: v.ImagePath(), Parents: v.ParentPaths(), SizeBytes: v.SizeBytes(), ReadOnlyOK: use.readOnly && v.PopulateFrom() == "",
-		Device: DeviceSpec(v.Device()),
-	})
+	image, err := openImage(v, use.readOnly && v.Kind() == registry.KindImage && v.PopulateFrom() == "", pod)
 	if err != nil {
 		return nil, err
 	}
@@ -257,6 +255,23 @@ func errLateDevice(name string) error {
 	return fmt.Errorf("volume %q is on a device, which only the first container of a sandbox can bring; mount it there, too", name)
 }
 
+// openImage opens a volume. Whoever mounts it read-only writes nothing to the
+// image, not even the end of what a crash has interrupted: it may lie on a disk
+// that is full or read-only. In a pod another container may mount it for
+// writing later, so there it is opened for that if it can be.
+func openImage(v *registry.Volume, readOnly, pod bool) (*gofer.Volume, error) {
+	spec := gofer.VolumeSpec{
+		Name: v.Name(), Kind: gofer.Kind(v.Kind()), Path: v.ImagePath(), Parents: v.ParentPaths(), SizeBytes: v.SizeBytes(), ReadOnly: readOnly && !pod,
+		Device: DeviceSpec(v.Device()),
+	}
+	image, err := gofer.OpenVolume(spec)
+	if readOnly && errors.Is(err, unix.EROFS) {
+		spec.ReadOnly = true
+		image, err = gofer.OpenVolume(spec)
+	}
+	return image, err
+}
+
 // CheckVolumes tells whether OpenVolumes would find the volumes of a container
 // that joins a sandbox, and find them free.
 func CheckVolumes(spec *specs.Spec, sandboxID string) error {
@@ -270,7 +285,7 @@ func CheckVolumes(spec *specs.Spec, sandboxID string) error {
 			return err
 		}
 		if inUse && !heldBySandbox(use.volume, sandboxID) {
-			return fmt.Errorf("volume %q is in use by container %s", name, holder)
+			return fmt.Errorf("volume %q is in use by container %s; stop that first", name, holder)
 		}
 		if !inUse && use.volume.Kind() == registry.KindDevice {
 			return errLateDevice(name)

@@ -16,6 +16,11 @@ import (
 // IsVolumeMount tells whether a mount names a volume as its source.
 func IsVolumeMount(m *specs.Mount) bool { return m.Type == FilesystemName }
 
+// KeepsSource tells whether the source of a mount is no path in the bundle: the
+// name of a volume, or whatever stands in a mount that the runtime would leave
+// out, which OpenVolumes looks at.
+func KeepsSource(m *specs.Mount) bool { return IsVolumeMount(m) || oci.HasUnknownType(m) }
+
 // OpenSpec opens the specification in a bundle. A bind mount of a volume's
 // mountpoint, which is how Docker hands volumes over, is a mount of type blobfs
 // in it; the gofer and the sandbox read the same file and need not know about
@@ -50,7 +55,7 @@ func rewriteSpec(text []byte, bundleDir string) []byte {
 	}
 	for i := range spec.Mounts {
 		m := &spec.Mounts[i]
-		if m.Source != "" && !filepath.IsAbs(m.Source) && !IsVolumeMount(m) {
+		if m.Source != "" && !filepath.IsAbs(m.Source) && !KeepsSource(m) {
 			m.Source = filepath.Join(bundleDir, m.Source)
 		}
 	}
@@ -105,12 +110,17 @@ func CheckSavable(containerID string, spec *specs.Spec) error {
 	return nil
 }
 
+// isPod tells whether further containers may join the sandbox of this one.
+func isPod(spec *specs.Spec) bool {
+	return spec.Annotations["io.kubernetes.cri.container-type"] == "sandbox" ||
+		spec.Annotations["io.kubernetes.cri-o.ContainerType"] == "sandbox"
+}
+
 // mayGetVolumes tells whether a sandbox without volumes of its own should be
 // ready for those of containers that join it: it is a pod, and the host has
 // volumes.
 func mayGetVolumes(spec *specs.Spec) bool {
-	if spec.Annotations["io.kubernetes.cri.container-type"] != "sandbox" &&
-		spec.Annotations["io.kubernetes.cri-o.ContainerType"] != "sandbox" {
+	if !isPod(spec) {
 		return false
 	}
 	reg, err := OpenRegistry()

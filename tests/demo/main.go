@@ -23,9 +23,10 @@ func main() {
 	err := run(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "\nThe demo failed: %v\n", err)
+		fmt.Fprintf(os.Stderr, "\nThe demo failed after %.1f s: %v\n", time.Since(begin).Seconds(), err)
 		os.Exit(1)
 	}
+	step("The demo took %.1f s in all.", time.Since(begin).Seconds())
 }
 
 // begin is when the demo began: each step shows the seconds since.
@@ -69,7 +70,10 @@ func run(ctx context.Context) error {
 	built := make(chan error, 1)
 	go func() {
 		step("building bin/runsc-fs (some minutes the first time)")
-		_, err := lab.Run(ctx, lab.Cmd{Argv: []string{"make", "--no-print-directory", "build"}, Dir: root, Timeout: 20 * time.Minute})
+		_, err := lab.RunShown(ctx, step, "make build", lab.Cmd{
+			Argv: []string{"make", "--no-print-directory", "build"}, Dir: root, Timeout: 20 * time.Minute,
+			Env: []string{"GOFLAGS=" + strings.TrimSpace(os.Getenv("GOFLAGS")+" -v")}, // names the packages as they are compiled
+		})
 		if err == nil {
 			step("built bin/runsc-fs")
 		}

@@ -115,6 +115,11 @@ func TestDockerVolumeErrors(t *testing.T) {
 		{"size=1K", "too small"},
 		{"colour=blue", "colour"},
 		{"image=relative/path", "relative/path"},
+		{"image=/dev/nonexistent", "none can be made in /dev; name a file on a disk"},
+		{"image=/etc", "image /etc exists and is not a regular file; name an image file"},
+		{"image=/etc/services", "is too small to hold a blobfs; name an image file"},
+		{"image=/nosuch/image", "make the directory first"},
+		{"size=", `size "" is not valid; write a number`},
 	} {
 		name := uniqueName(t, "bad")
 		if said := dockerFails(t, "volume", "create", "--driver=blobfs", "--opt="+c.opt, name); !strings.Contains(said, c.want) {

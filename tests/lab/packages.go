@@ -44,12 +44,12 @@ func EnsureTools(ctx context.Context, logf Logf, tools ...Tool) error {
 			return fmt.Errorf("missing programs of the Debian packages %s, and there is no apt-get to install them with", list)
 		}
 		logf("apt-get update")
-		if err := apt(ctx, "update", "-q"); err != nil {
+		if err := apt(ctx, logf, "update", "-q"); err != nil {
 			return fmt.Errorf("apt-get update failed; is a package mirror reachable? %w", err)
 		}
 		logf("apt-get install %s", list)
 		args := append([]string{"install", "-q", "-y", "--no-install-recommends"}, packages...)
-		if err := apt(ctx, args...); err != nil {
+		if err := apt(ctx, logf, args...); err != nil {
 			return fmt.Errorf("cannot install %s: %w", list, err)
 		}
 		if left := missing(tools); len(left) > 0 {
@@ -59,8 +59,8 @@ func EnsureTools(ctx context.Context, logf Logf, tools ...Tool) error {
 	})
 }
 
-func apt(ctx context.Context, args ...string) error {
-	_, err := Run(ctx, Cmd{
+func apt(ctx context.Context, logf Logf, args ...string) error {
+	_, err := RunShown(ctx, logf, "apt-get "+args[0], Cmd{
 		Argv: append([]string{"apt-get", "-o", "DPkg::Lock::Timeout=120"}, args...),
 		// Installing must not start the daemons: labs have their own.
 		Env:     []string{"DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1"},

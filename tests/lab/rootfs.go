@@ -110,7 +110,7 @@ func buildRootFS(ctx context.Context, logf Logf, spec RootFSSpec, suite, dir str
 	}
 	logf("debootstrap: Debian %s with %s (about a minute)", suite, strings.Join(spec.Packages, ", "))
 	part := dir + ".part"
-	_, err := Run(ctx, Cmd{
+	_, err := RunShown(ctx, logf, "debootstrap", Cmd{
 		Argv:    []string{"debootstrap", "--variant=minbase", "--include=" + strings.Join(spec.Packages, ","), suite, part},
 		Timeout: 12 * time.Minute,
 	})
