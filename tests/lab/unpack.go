@@ -54,7 +54,7 @@ func unpackPackages(ctx context.Context, logf Logf, dir string, packages []strin
 	names, err := currentPackages(ctx, packages)
 	if err != nil {
 		logf("apt-get update")
-		if err := apt(ctx, "update", "-q"); err != nil {
+		if err := apt(ctx, logf, "update", "-q"); err != nil {
 			return fmt.Errorf("apt-get update failed; is a package mirror reachable? %w", err)
 		}
 		if names, err = currentPackages(ctx, packages); err != nil {
