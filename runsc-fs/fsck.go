@@ -72,7 +72,7 @@ func (c *fsck) check(argument string) (report *blobfsck.Report, t target, err er
 	}
 	err = t.inspect(c.force, func(dev nvme.BlockDevice) (err error) {
 		report, err = blobfsck.Check(dev, blobfsck.Options{})
-		if err != nil && t.path == "" { // the errors of an image are complete
+		if err != nil && t.image.Path == "" { // the errors of an image are complete
 			err = fmt.Errorf("%v: %w", t, err)
 		}
 		return err

@@ -154,7 +154,7 @@ func (v *Volume) holdUnused() (*os.File, error) {
 	if err != nil {
 		defer file.Close()
 		if err == unix.EWOULDBLOCK {
-			return nil, failf(ErrInUse, "%v: stop it first", inUseError(v.Name(), readHolder(file)))
+			return nil, inUseError(v.Name(), readHolder(file))
 		}
 		return nil, fmt.Errorf("volume %q: lock %s: %w", v.Name(), v.LockPath(), err)
 	}

@@ -67,7 +67,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("the clone reads %q", got)
 	}
 	res, err := volumeCmd(t, "snapshot", clone+"@used")
-	wantError(t, res, err, fmt.Sprintf("volume %q is in use by container %s: stop it first", clone, c.ID))
+	wantError(t, res, err, fmt.Sprintf("volume %q is in use by container %s; stop that first", clone, c.ID))
 	res, err = volumeCmd(t, "rollback", clone+"@used")
 	wantError(t, res, err, c.ID)
 	res, err = volumeCmd(t, "rm", snapshot)
