@@ -37,6 +37,8 @@ func (i *inode) maySetStat(stat *linux.Statx) error {
 	const times = linux.STATX_ATIME | linux.STATX_MTIME
 	touch := stat.Mask&times == times && stat.Atime.Nsec == linux.UTIME_NOW && stat.Mtime.Nsec == linux.UTIME_NOW
 	switch {
+	case stat.Mask == 0:
+		return nil
 	case stat.Mask&^(times|linux.STATX_CTIME) == 0 && touch:
 		return i.mutable(immutableFlag)
 	}

@@ -232,8 +232,12 @@ const settableStat = linux.STATX_MODE | linux.STATX_UID | linux.STATX_GID |
 // the file open for writing.
 func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.SetStatOptions) error {
 	stat := &opts.Stat
-	if stat.Mask == 0 {
+	if stat.Mask == 0 && !opts.ClearPrivs {
 		return nil
+	}
+	// chown(2) to nobody else takes set-ID bits away like any other.
+	if stat.Mask == 0 && !i.isDir() && vfs.ClearSUIDAndSGID(i.mode.Load()) != i.mode.Load() && !vfs.CanActAsOwner(creds, i.kuid()) {
+		return linuxerr.EPERM
 	}
 	if stat.Mask&^settableStat != 0 {
 		return linuxerr.EPERM
@@ -264,7 +268,7 @@ func (i *inode) setStat(ctx context.Context, creds *auth.Credentials, opts *vfs.
 			return err
 		}
 	}
-	if stat.Mask&^linux.STATX_SIZE == 0 {
+	if stat.Mask == linux.STATX_SIZE {
 		return nil
 	}
 

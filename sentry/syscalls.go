@@ -35,6 +35,11 @@ func replaceSyscalls() {
 		entry.Fn = fn
 		syscallTable.Table[sysno] = entry
 	}
+	for sysno, call := range fileCalls {
+		entry := syscallTable.Table[sysno]
+		entry.Name, entry.Fn = call.Name, call.Fn
+		syscallTable.Table[sysno] = entry
+	}
 	syscallTable.Init()
 }
 

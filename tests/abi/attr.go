@@ -64,10 +64,26 @@ var chmodChecks = []check{
 		_, err := syscall(fchmodat2, atFDCWD, address(path), 0o600, unix.AT_SYMLINK_NOFOLLOW)
 		runtime.KeepAlive(path)
 		t.fails(err, unix.EOPNOTSUPP)
+		t.file("file", "")
+		path = cstring(t.p("file"))
+		t.ok(errOf(syscall(fchmodat2, atFDCWD, address(path), 0o600, unix.AT_SYMLINK_NOFOLLOW)))
+		t.fails(errOf(syscall(fchmodat2, atFDCWD, address(path), 0o644, 0x10000)), unix.EINVAL)
+		runtime.KeepAlive(path)
+		t.octal("mode", t.stat("file").perm(), 0o600)
 	}},
 }
 
 var chownChecks = []check{
+	{"chown/to-nobody-else", func(t *T) {
+		t.file("file", "")
+		t.chmod("file", 0o4755)
+		t.as(alice, func() { t.fails(unix.Chown(t.p("file"), -1, -1), unix.EPERM) })
+		t.octal("mode", t.stat("file").perm(), 0o4755)
+		t.file("plain", "")
+		t.as(alice, func() { t.ok(unix.Chown(t.p("plain"), -1, -1)) })
+		t.ok(unix.Chown(t.p("file"), -1, -1))
+		t.octal("mode", t.stat("file").perm(), 0o755)
+	}},
 	{"chown/root", func(t *T) {
 		t.file("file", "")
 		t.ok(unix.Chown(t.p("file"), 123456, 4294967294-1))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -449,6 +450,73 @@ var openatChecks = []check{
 		t.fails(errOf(unix.Openat2(unix.AT_FDCWD, t.p("file"), &unix.OpenHow{Flags: 1 << 40})), unix.EINVAL)
 		t.fails(errOf(unix.Openat2(unix.AT_FDCWD, t.p("file"), &unix.OpenHow{Mode: 0o644})), unix.EINVAL)
 		t.fails(t.openat2("file", 1<<20), unix.EINVAL)
+	}},
+	{"openat2/beneath-in-detail", func(t *T) {
+		t.mkdir("dir")
+		t.mkdir("dir/sub")
+		t.file("dir/file", "")
+		t.symlink("../file", "dir/sub/link")
+		t.symlink("sub/../..", "dir/out")
+		t.symlink("loop", "dir/loop")
+		beneath := func(path string) error {
+			fd, err := unix.Openat2(t.open("dir", unix.O_PATH), path, &unix.OpenHow{Resolve: unix.RESOLVE_BENEATH})
+			if err == nil {
+				unix.Close(fd)
+			}
+			return err
+		}
+		t.ok(beneath("sub/link"))
+		t.ok(beneath("."))
+		t.ok(beneath("sub/.."))
+		t.fails(beneath("out"), unix.EXDEV)
+		t.fails(beneath(".."), unix.EXDEV)
+		t.fails(beneath("sub/../.."), unix.EXDEV)
+		t.fails(beneath(t.p("dir/file")), unix.EXDEV)
+		t.fails(beneath("loop"), unix.ELOOP)
+		t.fails(beneath("none"), unix.ENOENT)
+		t.fails(beneath("none/file"), unix.ENOENT)
+		t.fails(beneath("file/none"), unix.ENOTDIR)
+		t.fails(beneath("file/"), unix.ENOTDIR)
+		t.fails(beneath(""), unix.ENOENT)
+	}},
+	{"openat2/creates-beneath", func(t *T) {
+		t.mkdir("dir")
+		t.symlink("made", "dir/link")
+		dir := t.open("dir", unix.O_PATH)
+		how := unix.OpenHow{Flags: unix.O_CREAT | unix.O_WRONLY, Mode: 0o640, Resolve: unix.RESOLVE_BENEATH}
+		t.closing(must[int](t)(unix.Openat2(dir, "new", &how)))
+		t.octal("mode", t.stat("dir/new").perm(), 0o640)
+		t.closing(must[int](t)(unix.Openat2(dir, "link", &how))) // through the link
+		t.octal("mode", t.stat("dir/made").perm(), 0o640)
+		how.Flags |= unix.O_EXCL
+		t.fails(errOf(unix.Openat2(dir, "new", &how)), unix.EEXIST)
+		how.Flags |= unix.O_NOFOLLOW
+		t.fails(errOf(unix.Openat2(dir, "link", &how)), unix.EEXIST)
+		t.fails(errOf(unix.Openat2(dir, "link", &unix.OpenHow{Flags: unix.O_NOFOLLOW, Resolve: unix.RESOLVE_BENEATH})), unix.ELOOP)
+	}},
+	{"openat2/no-crossing-of-mounts", func(t *T) {
+		t.fails(errOf(unix.Openat2(unix.AT_FDCWD, "/proc/self", &unix.OpenHow{Resolve: unix.RESOLVE_NO_XDEV})), unix.EXDEV)
+		t.file("file", "")
+		t.ok(t.openat2("file", unix.RESOLVE_NO_XDEV))
+	}},
+	{"openat2/sizes", func(t *T) {
+		t.file("file", "")
+		path := cstring(t.p("file"))
+		var how [40]byte
+		open := func(size uintptr) error {
+			fd, err := syscall(unix.SYS_OPENAT2, 0, address(path), pointer(&how), size)
+			if err == nil {
+				unix.Close(int(fd))
+			}
+			return err
+		}
+		t.fails(open(23), unix.EINVAL)
+		t.ok(open(24))
+		t.ok(open(40))
+		how[30] = 1
+		t.fails(open(40), unix.E2BIG)
+		t.fails(open(1<<20), unix.E2BIG)
+		runtime.KeepAlive(path)
 	}},
 	{"handle/by-handle", func(t *T) {
 		t.file("file", "content")
