@@ -52,7 +52,8 @@ func (i *Inode) Extents(off, end int64, limit int) (list []Extent, more bool, er
 	}
 	for n := range list {
 		if n == limit || list[n].Offset >= end {
-			return list[:n], true, nil
+			list, more = list[:n], true
+			break
 		}
 	}
 	if n := len(list); n > 0 {

@@ -196,7 +196,7 @@ func TestAllocate(t *testing.T) {
 	if got := e.pread(fd, 0, 10000); got != want {
 		t.Error("the hole is not where it should be")
 	}
-	wantErrno(t, "unknown mode", fd.Allocate(e.ctx, 0x08, 0, 4096), linuxerr.EOPNOTSUPP)
+	wantErrno(t, "unknown mode", fd.Allocate(e.ctx, 0x80, 0, 4096), linuxerr.EOPNOTSUPP)
 	wantErrno(t, "beyond the largest file", fd.Allocate(e.ctx, 0, 1<<62, 4096), linuxerr.EFBIG)
 	wantErrno(t, "more than there is", fd.Allocate(e.ctx, 0, 0, 1<<30), linuxerr.ENOSPC)
 }
