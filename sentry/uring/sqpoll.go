@@ -23,6 +23,7 @@ const (
 // process that made the ring.
 type poller struct {
 	r    *ring
+	task *kernel.Task // who made the ring: what needs a task is done in its name
 	mm   *mm.MemoryManager
 	idle time.Duration
 	bell chan struct{} // rung to wake it
@@ -38,9 +39,19 @@ func newPoller(r *ring, t *kernel.Task, idleMs uint32) *poller {
 	// Threads come and go; the first one stays longest.
 	r.owner = t.ThreadGroup().Leader()
 	return &poller{
-		r: r, mm: t.MemoryManager(), idle: min(idle, maxPollIdle),
+		r: r, task: t, mm: t.MemoryManager(), idle: min(idle, maxPollIdle),
 		bell: make(chan struct{}, 1), stop: make(chan struct{}), dead: make(chan struct{}),
 	}
+}
+
+// deputy is the task whose requests the poller carries out: the one that made the
+// ring, whose credentials the poller has under Linux, and when that has ended the
+// first one of its process.
+func (p *poller) deputy() *kernel.Task {
+	if p.task.ExitState() == kernel.TaskExitNone {
+		return p.task
+	}
+	return p.r.owner
 }
 
 // run carries out submissions until the ring or the process ends.

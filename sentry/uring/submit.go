@@ -37,10 +37,7 @@ func (c *call) submit(n uint32) (taken uint32, err error) {
 	if left := r.flushOverflow(); left >= int(r.cqEntries) {
 		return 0, linuxerr.EBUSY
 	}
-	task := c.t
-	if task == nil {
-		task = r.owner
-	}
+	task := c.submitter()
 	n = min(n, r.sqEntries)
 	for taken < n && r.rings.word(offSQTail).Load() != r.sqHead && !(c.t != nil && c.t.Killed()) {
 		raw, ok := r.takeSQE()
@@ -57,6 +54,15 @@ func (c *call) submit(n uint32) (taken uint32, err error) {
 	c.endChain()
 	c.flush()
 	return taken, nil
+}
+
+// submitter is the task in whose name new requests are carried out. Off tasks only
+// the poller takes submissions.
+func (c *call) submitter() *kernel.Task {
+	if c.t != nil {
+		return c.t
+	}
+	return c.r.poller.deputy()
 }
 
 // takeSQE copies the next submission. It reports false for an index that leads
@@ -248,11 +254,7 @@ func (c *call) flush() {
 
 // makePending turns a collected request whose file is not ready into one that waits.
 func (c *call) makePending(s *sqe, req *rw.Request, owned bool) {
-	task := c.t
-	if task == nil {
-		task = c.r.owner
-	}
-	q := &request{sqe: *s, r: c.r, task: task, mm: c.mm, file: req.File, owned: owned, rw: *req}
+	q := &request{sqe: *s, r: c.r, task: c.submitter(), mm: c.mm, file: req.File, owned: owned, rw: *req}
 	req.File = nil // its reference goes along
 	c.r.mu.Lock()
 	c.r.flying++

@@ -400,6 +400,17 @@ var uringOpChecks = []check{
 		eq(t, "result of mkdirat", both[4].res, 0)
 		runtime.KeepAlive(dir)
 	}},
+	{"io-uring/poller-has-the-rights-of-its-maker", func(t *T) {
+		t.chmod("", 0o777)
+		t.as(alice, func() { // one thread of several; the others stay root
+			r := t.uringWith(8, uringParams{flags: setupSQPoll, sqIdle: 50})
+			dir := cstring(t.p("dir"))
+			r.put(sqe{op: uringMkdirat, fd: unix.AT_FDCWD, addr: uint64(address(dir)), n: 0o755, data: 1})
+			eq(t, "result of mkdirat", r.reap(1)[1].res, 0)
+			runtime.KeepAlive(dir)
+		})
+		eq(t, "owner of the directory", t.stat("dir").uid, uint32(alice.uid))
+	}},
 	{"io-uring/kinds-of-setup", func(t *T) {
 		runtime.LockOSThread() // one issuer is one thread
 		defer runtime.UnlockOSThread()
