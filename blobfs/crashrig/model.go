@@ -39,11 +39,12 @@ type mfile struct {
 // version is a file after an operation. Pages are shared and never changed; nil
 // is zeroes.
 type version struct {
-	op    int
-	size  int64
-	pages []*[pageBytes]byte
-	mode  uint32
-	mtime int64
+	op     int
+	size   int64
+	pages  []*[pageBytes]byte
+	mode   uint32
+	mtime  int64
+	stored bool // made by a store through a mapping
 }
 
 // dataMark promises a version from a point on: bytes [off, end), or all.
@@ -101,7 +102,7 @@ func (f *mfile) last() *version { return &f.versions[len(f.versions)-1] }
 // next begins a version that is like the present one.
 func (f *mfile) next(op int) *version {
 	v := *f.last()
-	v.op = op
+	v.op, v.stored = op, false
 	v.pages = slices.Clone(v.pages)
 	f.versions = append(f.versions, v)
 	return f.last()

@@ -212,6 +212,7 @@ func (m *model) content(o *Op) error {
 		return m.refuse(o, "behind the end")
 	}
 	v := f.next(m.op)
+	v.stored = o.Kind == "store"
 	switch o.Kind {
 	case "write", "store":
 		v.write(o.Off, o.payload(m.op, o.Off))

@@ -114,10 +114,23 @@ func (f *mfile) compare(point, begun, names int, r *realFile) error {
 	if !attrs {
 		return fmt.Errorf("mode %#o, as in no version from %d to %d", r.mode, leastAttrs, w.most)
 	}
-	if !slices.ContainsFunc(f.versions[leastAttrs:w.most+1], func(v version) bool { return v.mtime == r.mtime }) {
+	if !f.timeMayBe(leastAttrs, w.most, r.mtime) {
 		return fmt.Errorf("modified at %d, as in no version from %d to %d", r.mtime, leastAttrs, w.most)
 	}
 	return nil
+}
+
+// timeMayBe accepts the times of versions, and for a store through a mapping those
+// before its last: each page that it begins to write gives the file a time, and a
+// commit may come between two of them.
+func (f *mfile) timeMayBe(least, most int, mtime int64) bool {
+	for n := least; n <= most; n++ {
+		v := &f.versions[n]
+		if v.mtime == mtime || v.stored && n > 0 && f.versions[n-1].mtime < mtime && mtime < v.mtime {
+			return true
+		}
+	}
+	return false
 }
 
 // sizeMayBe accepts the sizes of versions, and block boundaries in between:
