@@ -25,9 +25,6 @@ const (
 	maxMissed        = 8
 )
 
-// errStateLost: the controller is disabled, and not by the driver.
-var errStateLost = errors.New("nvme: the controller was reset by others")
-
 // waiter is the progress of one wait.
 type waiter struct {
 	began    int64 // 0: the wait has not begun
@@ -119,10 +116,6 @@ func (c *Controller) health() error {
 		return ErrRemoved
 	case v&spec.CSTSCFS != 0:
 		return fmt.Errorf("%w (CSTS %#x)", ErrControllerFatal, v)
-	case v&spec.CSTSRDY == 0:
-		// Somebody else has reset it, for instance the function on the PCI bus. It has
-		// forgotten its queues: waiting for its commands would fail them.
-		return fmt.Errorf("%w (CSTS %#x)", errStateLost, v)
 	}
 	return nil
 }

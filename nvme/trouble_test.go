@@ -109,39 +109,6 @@ func TestSurpriseRemoval(t *testing.T) {
 	}
 }
 
-// TestResetByOthers disables the controller behind the driver's back while a command is
-// outstanding: it is carried out all the same, long before its time is up.
-func TestResetByOthers(t *testing.T) {
-	d := newTroubled(t)
-	patient := quick
-	patient.CommandTimeout, patient.AdminTimeout = 20*time.Second, 20*time.Second
-	ns, err := nvme.OpenNamespace(d, 1, patient)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	page, err := d.Arena().Alloc(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.SetInjector(soft.NewRules(soft.Rule{Opcode: spec.CmdWrite, Count: 1, Action: soft.Action{Hold: true}}))
-	go func() {
-		for d.Held() == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		d.Write32(spec.RegCC, 0)
-	}()
-	want := bytes.Repeat([]byte{0x5a}, len(page))
-	copy(page, want)
-	if err := ns.Do([]nvme.Request{{Op: nvme.OpWrite, Vec: [][]byte{page}}}); err != nil {
-		t.Fatalf("outstanding command: %v", err)
-	}
-	clear(page)
-	if err := ns.Do([]nvme.Request{{Op: nvme.OpRead, Vec: [][]byte{page}}}); err != nil || !bytes.Equal(page, want) {
-		t.Errorf("reading it back: %v, right: %v", err, bytes.Equal(page, want))
-	}
-}
-
 func TestDeviceThatIsNotThere(t *testing.T) {
 	d := newTroubled(t)
 	d.gone.Store(true)
