@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -282,5 +283,90 @@ func TestReaderOfAGrowingFile(t *testing.T) {
 		group.Wait()
 		f.DecRef()
 		root.DecRef()
+	}
+}
+
+// hookedDevice calls a function before each batch of requests that has a write.
+type hookedDevice struct {
+	nvme.BlockDevice
+	onWrite atomic.Pointer[func()]
+}
+
+func (d *hookedDevice) Do(reqs []nvme.Request) error {
+	for k := range reqs {
+		if hook := d.onWrite.Load(); hook != nil && reqs[k].Op == nvme.OpWrite {
+			(*hook)()
+			break
+		}
+	}
+	return d.BlockDevice.Do(reqs)
+}
+
+// TestTruncateDuringWriteBack truncates a file while write-back is between two
+// transactions, and cuts the power there: no block may lie beyond the logged
+// size, or it would show up when the file grows again.
+func TestTruncateDuringWriteBack(t *testing.T) {
+	const sizeBytes, blocks, newSize = 16 << 20, 4 * maxRuns, 100
+	e := newEnv(t, sizeBytes)
+	e.must(e.fs.Close())
+	d := &hookedDevice{BlockDevice: e.dev}
+	e.dev = d
+	e.mount()
+	root := e.fs.Root()
+	defer root.DecRef()
+	f := e.create(root, "f", ModeRegular|0o644)
+	defer f.DecRef()
+	for k := range blocks { // each needs an extent of its own
+		e.write(f, int64(1+2*k)*BlockSizeBytes, pattern(byte(k), BlockSizeBytes), 0)
+	}
+	cut, err := soft.NewMemory(sizeBytes)
+	e.must(err)
+	defer cut.Close()
+	truncated := make(chan error, 1)
+	second := func() {
+		d.onWrite.Store(nil)
+		e.must(e.fs.store.Commit(e.fs.store.LastLSN()))
+		copyDevice(t, cut, d)
+	}
+	first := func() {
+		d.onWrite.Store(&second)
+		go func() { truncated <- f.Truncate(newSize) }()
+		for f.Size() != newSize {
+			runtime.Gosched()
+		}
+	}
+	d.onWrite.Store(&first)
+	e.must(f.writeBackAll())
+	e.must(<-truncated)
+	e.must(checkVolume(cut))
+	e.must(e.fs.Sync(nil))
+	e.expect(f, 0, make([]byte, newSize), 0)
+	e.must(checkVolume(d))
+}
+
+// copyDevice makes dst, which is of the same size, show what src does.
+func copyDevice(t *testing.T, dst, src nvme.BlockDevice) {
+	t.Helper()
+	const pages = 64
+	from, err := src.Arena().Alloc(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Arena().Free(from)
+	to, err := dst.Arena().Alloc(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dst.Arena().Free(to)
+	for off := int64(0); off < src.Geometry().SizeBytes(); off += int64(len(from)) {
+		req := []nvme.Request{{Op: nvme.OpRead, OffsetBytes: off, Vec: [][]byte{from}}}
+		if err := src.Do(req); err != nil {
+			t.Fatal(err)
+		}
+		copy(to, from)
+		req[0].Op, req[0].Vec[0] = nvme.OpWrite, to
+		if err := dst.Do(req); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -123,10 +123,12 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 }
 
 // settleSize notes that all data below size is on the device, so that this
-// size may be logged.
+// size may be logged. It needs the wbMu under which size was the size of the
+// file. A Truncate may have set a smaller one since: it waits for wbMu to free
+// what lies beyond, and until then the blocks logged must be covered.
 func (i *Inode) settleSize(size int64) {
 	i.mu.Lock()
-	if size = min(size, i.size.Load()); size > i.diskSize {
+	if size > i.diskSize {
 		i.diskSize = size
 		i.attrChangedLocked()
 	}
