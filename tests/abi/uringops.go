@@ -372,28 +372,22 @@ var uringOpChecks = []check{
 		fd := t.create("file", "content")
 		in, out := t.twoEnds()
 		buf := make([]byte, 20)
-		const needWakeup = 1
-		kick := func() {
-			if word(r.sq, r.p.sq.flags).Load()&needWakeup != 0 {
-				must[int](t)(r.enter(0, 0, enterWakeup))
-			}
-		}
 		for range 3 {
 			r.put(on(uringRead, fd, buf, 0).with(1, 0))
-			kick()
+			r.wake()
 			eq(t, "bytes read", r.reap(1)[1].res, 7)
 			t.eqText("content", string(buf[:7]), "content")
 			// It goes to sleep, and needs to be woken.
-			t.that(until(func() bool { return word(r.sq, r.p.sq.flags).Load()&needWakeup != 0 }), "the poller does not sleep")
+			t.that(until(r.sleeps), "the poller does not sleep")
 			r.put(sqe{op: uringNop, data: 2})
 			r.none()
-			kick()
+			r.wake()
 			r.reap(1)
 		}
 		// What needs a task, and what waits.
 		dir := cstring(t.p("dir"))
 		r.put(on(uringRead, in, buf, 0).with(3, sqeLink), sqe{op: uringMkdirat, fd: unix.AT_FDCWD, addr: uint64(address(dir)), n: 0o755, data: 4})
-		kick()
+		r.wake()
 		unix.Write(out, make([]byte, 20))
 		both := r.reap(2)
 		eq(t, "bytes read", both[3].res, 20)
@@ -406,6 +400,7 @@ var uringOpChecks = []check{
 			r := t.uringWith(8, uringParams{flags: setupSQPoll, sqIdle: 50})
 			dir := cstring(t.p("dir"))
 			r.put(sqe{op: uringMkdirat, fd: unix.AT_FDCWD, addr: uint64(address(dir)), n: 0o755, data: 1})
+			r.wake()
 			eq(t, "result of mkdirat", r.reap(1)[1].res, 0)
 			runtime.KeepAlive(dir)
 		})

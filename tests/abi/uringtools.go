@@ -82,6 +82,20 @@ func (r *uring) submit(reqs ...sqe) {
 	eq(r.t, "requests taken", must[int](r.t)(r.enter(len(reqs), 0, 0)), len(reqs))
 }
 
+// sleeps says whether the poller has gone to sleep, and says so in the ring.
+func (r *uring) sleeps() bool {
+	const needWakeup = 1
+	return word(r.sq, r.p.sq.flags).Load()&needWakeup != 0
+}
+
+// wake wakes the poller if it sleeps: on a busy machine its idle time may end
+// between the setup of a ring and the first submission.
+func (r *uring) wake() {
+	if r.sleeps() {
+		must[int](r.t)(r.enter(0, 0, enterWakeup))
+	}
+}
+
 // reap waits for n completions without a system call, and gives them by their data.
 func (r *uring) reap(n int) map[uint64]cqe {
 	head, tail := word(r.cq, r.p.cq.head), word(r.cq, r.p.cq.tail)
