@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"io"
-	"os"
 	"os/signal"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	"runsc-fs/oci/dockerplugin"
@@ -38,14 +37,15 @@ func (p *plugin) run(ctx context.Context, _ io.Writer, args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	logf := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+	log := logrus.New() // to standard error, which is the journal under systemd
+	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, FullTimestamp: true})
 	return dockerplugin.Serve(ctx, dockerplugin.Options{
 		Registry: reg,
 		Socket:   p.socket,
-		Logf:     logf,
+		Log:      log,
 		Ready: func() {
 			if err := service.NotifyReady(); err != nil {
-				logf("plugin: telling systemd: %v", err)
+				log.Warnf("plugin: telling systemd: %v", err)
 			}
 		},
 	})

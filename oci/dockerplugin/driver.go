@@ -23,14 +23,15 @@ import (
 	"time"
 
 	"github.com/docker/go-plugins-helpers/volume"
+	"github.com/sirupsen/logrus"
 
 	"runsc-fs/oci/registry"
 )
 
 // Driver answers Docker's calls. It is safe for concurrent use; errors are one line and reach the user as they are.
 type Driver struct {
-	reg  *registry.Registry
-	logf func(format string, args ...any)
+	reg *registry.Registry
+	log logrus.FieldLogger
 
 	mu sync.Mutex
 	// mounts has the ids of the mounts that Docker has asked for and not given back, by volume. It is
@@ -40,12 +41,13 @@ type Driver struct {
 
 var _ volume.Driver = (*Driver)(nil)
 
-// NewDriver returns a driver for the volumes of reg. logf gets one line per event worth knowing; nil drops them.
-func NewDriver(reg *registry.Registry, logf func(format string, args ...any)) *Driver {
-	if logf == nil {
-		logf = func(string, ...any) {}
+// NewDriver returns a driver for the volumes of reg. log gets one line per event worth knowing, calls that
+// failed as warnings; nil drops them.
+func NewDriver(reg *registry.Registry, log logrus.FieldLogger) *Driver {
+	if log == nil {
+		log = discard()
 	}
-	return &Driver{reg: reg, logf: logf, mounts: make(map[string]map[string]struct{})}
+	return &Driver{reg: reg, log: log, mounts: make(map[string]map[string]struct{})}
 }
 
 // Create makes a volume. A volume that is there already and fits the options is a success, because Docker may ask twice.
@@ -61,10 +63,10 @@ func (d *Driver) Create(req *volume.CreateRequest) error {
 		}
 	}
 	if err != nil {
-		d.logf("create volume %q: %v", req.Name, err)
+		d.log.Warnf("create volume %q: %v", req.Name, err)
 		return err
 	}
-	d.logf("created volume %q: %s, %s", created.Name(), created.Kind(), registry.FormatSize(created.SizeBytes()))
+	d.log.Infof("created volume %q: %s, %s", created.Name(), created.Kind(), registry.FormatSize(created.SizeBytes()))
 	return nil
 }
 
@@ -159,7 +161,7 @@ func (d *Driver) List() (*volume.ListResponse, error) {
 		if volumes == nil {
 			return nil, err
 		}
-		d.logf("list volumes: %s", oneLine(err))
+		d.log.Warnf("list volumes: %s", oneLine(err))
 	}
 	response := &volume.ListResponse{Volumes: []*volume.Volume{}} // an empty list, not null
 	for _, v := range volumes {
@@ -213,16 +215,16 @@ func (d *Driver) Get(req *volume.GetRequest) (*volume.GetResponse, error) {
 func (d *Driver) Remove(req *volume.RemoveRequest) error {
 	removed, err := d.reg.Remove(req.Name)
 	if err != nil {
-		d.logf("remove volume %q: %v", req.Name, err)
+		d.log.Warnf("remove volume %q: %v", req.Name, err)
 		return err
 	}
 	d.mu.Lock()
 	delete(d.mounts, req.Name)
 	d.mu.Unlock()
 	if removed.KeptImage != "" {
-		d.logf("removed volume %q; its image %s is kept", req.Name, removed.KeptImage)
+		d.log.Infof("removed volume %q; its image %s is kept", req.Name, removed.KeptImage)
 	} else {
-		d.logf("removed volume %q", req.Name)
+		d.log.Infof("removed volume %q", req.Name)
 	}
 	return nil
 }
@@ -250,7 +252,7 @@ func (d *Driver) Mount(req *volume.MountRequest) (*volume.MountResponse, error) 
 		return nil, err
 	}
 	if len(strays) > 0 {
-		d.logf("volume %q: %s holds %q and perhaps more, written by a container without the blobfs runtime; the volume does not have it",
+		d.log.Warnf("volume %q: %s holds %q and perhaps more, written by a container without the blobfs runtime; the volume does not have it",
 			req.Name, v.Mountpoint(), strays[0])
 	}
 	d.mu.Lock()

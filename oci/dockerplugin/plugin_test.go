@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/docker/go-plugins-helpers/volume"
+	"github.com/sirupsen/logrus"
 
 	"runsc-fs/oci/registry"
 )
@@ -59,12 +60,19 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// testLog returns a logger to the output of a test.
+func testLog(t *testing.T) logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(t.Output())
+	return log
+}
+
 func (r *rig) start() {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, Options{Registry: r.reg, Socket: r.socket, Logf: r.t.Logf, Ready: func() { close(ready) }})
+		ended <- Serve(ctx, Options{Registry: r.reg, Socket: r.socket, Log: testLog(r.t), Ready: func() { close(ready) }})
 	}()
 	select {
 	case <-ready:
@@ -222,7 +230,7 @@ func TestClones(t *testing.T) {
 	if _, err := reg.TakeSnapshot("pg", "a"); err != nil {
 		t.Fatal(err)
 	}
-	d := NewDriver(reg, t.Logf)
+	d := NewDriver(reg, testLog(t))
 	clone := func(options map[string]string) error {
 		return d.Create(&volume.CreateRequest{Name: "trial", Options: options})
 	}
@@ -259,7 +267,7 @@ func TestDeviceOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := NewDriver(reg, t.Logf)
+	d := NewDriver(reg, testLog(t))
 	for _, namespace := range []string{"3", "3"} { // Docker may ask twice
 		if err := d.Create(&volume.CreateRequest{Name: "vv", Options: map[string]string{"device": "0000:0a:00.0", "namespace": namespace}}); err != nil {
 			t.Error(err)

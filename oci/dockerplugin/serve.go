@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/docker/go-plugins-helpers/volume"
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
 	"runsc-fs/oci/registry"
@@ -29,8 +31,8 @@ type Options struct {
 	Registry *registry.Registry
 	// Socket is the path of the socket. Its name without ".sock" is the name of the driver. Empty means DefaultSocket.
 	Socket string
-	// Logf gets one line per event worth knowing. nil drops them.
-	Logf func(format string, args ...any)
+	// Log gets one line per event worth knowing. nil drops them.
+	Log logrus.FieldLogger
 	// Ready is called once the socket takes calls. May be nil.
 	Ready func()
 	// ShutdownTimeout bounds the wait for calls in progress when the service ends. 0 means 10 s.
@@ -47,8 +49,8 @@ func (o *Options) setDefaults() error {
 	if !filepath.IsAbs(o.Socket) {
 		return fmt.Errorf("volume plugin: socket %q is not an absolute path", o.Socket)
 	}
-	if o.Logf == nil {
-		o.Logf = func(string, ...any) {}
+	if o.Log == nil {
+		o.Log = discard()
 	}
 	if o.ShutdownTimeout < 0 {
 		return fmt.Errorf("volume plugin: negative shutdown timeout %v", o.ShutdownTimeout)
@@ -71,9 +73,9 @@ func Serve(ctx context.Context, opts Options) error {
 		return err
 	}
 	defer release()
-	opts.Logf("volume plugin: serving %s, volumes in %s", opts.Socket, opts.Registry.Root())
+	opts.Log.Infof("volume plugin: serving %s, volumes in %s", opts.Socket, opts.Registry.Root())
 	served := make(chan error, 1)
-	go func() { served <- volume.NewHandler(NewDriver(opts.Registry, opts.Logf)).Serve(listener) }()
+	go func() { served <- volume.NewHandler(NewDriver(opts.Registry, opts.Log)).Serve(listener) }()
 	if opts.Ready != nil {
 		opts.Ready()
 	}
@@ -84,10 +86,10 @@ func Serve(ctx context.Context, opts Options) error {
 	case <-ctx.Done():
 	}
 	if !listener.shutdown(opts.ShutdownTimeout) {
-		opts.Logf("volume plugin: a call was still in progress after %v", opts.ShutdownTimeout)
+		opts.Log.Warnf("volume plugin: a call was still in progress after %v", opts.ShutdownTimeout)
 	}
 	<-served
-	opts.Logf("volume plugin: ended")
+	opts.Log.Infof("volume plugin: ended")
 	return nil
 }
 
@@ -251,4 +253,11 @@ func (l *listener) shutdown(timeout time.Duration) bool {
 	case <-time.After(timeout):
 		return false
 	}
+}
+
+// discard returns a logger that drops everything.
+func discard() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
 }

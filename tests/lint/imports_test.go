@@ -31,13 +31,14 @@ var rules = []rule{
 	{"gofer", []string{"golang.org/x/sys", module + "/blobfs", module + "/nvme"}},
 	{"oci", []string{
 		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "github.com/docker/go-plugins-helpers", "github.com/docker/go-units",
+		"github.com/sirupsen/logrus",
 	}},
 	{"runsc-fs/hooks", []string{
 		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor/pkg", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
 	}},
 	{"runsc-fs/hookgen", []string{"golang.org/x/sys"}},
 	{"runsc-fs", []string{
-		"golang.org/x/sys", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "gvisor.dev/gvisor",
+		"golang.org/x/sys", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "github.com/sirupsen/logrus", "gvisor.dev/gvisor",
 		module + "/blobfs", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
 	}},
 	{"tests/bench", []string{"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gonum.org/v1/plot", module + "/tests/lab"}},
