@@ -32,7 +32,7 @@ func extentKey(ino, first uint64) format.Key {
 }
 
 func (fs *FS) decodeExtent(k format.Key, v []byte) (piece, error) {
-	item, err := format.DecodeExtentItem(k, v, fs.volumeBlocks)
+	item, err := format.DecodeExtentItem(k, v, fs.store.VolumeBlocks())
 	p := piece{first: k.Offset, item: item}
 	switch {
 	case err != nil:

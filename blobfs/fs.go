@@ -21,7 +21,6 @@ type FS struct {
 	inodes           inodeCache
 	root             *Inode // holds a reference
 	seed             [16]byte
-	volumeBlocks     uint64
 	lbaBytes         int64
 	maxTransferBytes int64
 	gate             gate
@@ -97,8 +96,13 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 	if err != nil {
 		return nil, err
 	}
+	if opts.GrowToBytes > 0 && !opts.ReadOnly {
+		if err := s.Grow(opts.GrowToBytes); err != nil {
+			opts.Logf("blobfs: the file system stays as large as it is: %v", err)
+		}
+	}
 	fs := &FS{
-		opts: opts, dev: dev, store: s, seed: s.HashSeed(), volumeBlocks: s.VolumeBlocks(),
+		opts: opts, dev: dev, store: s, seed: s.HashSeed(),
 		lbaBytes: dev.Geometry().LBASizeBytes, maxTransferBytes: int64(dev.Geometry().MaxTransferBytes),
 	}
 	fs.cache = newPageCache(dev.Arena(), opts.CacheBytes)
@@ -164,6 +168,18 @@ func (fs *FS) StatFS() StatFS {
 		TotalBlocks: int64(st.TotalBlocks), FreeBlocks: int64(st.FreeBlocks), AvailableBlocks: int64(st.AvailBlocks),
 		TotalInodes: int64(st.TotalBlocks) * perBlock, FreeInodes: int64(st.FreeBlocks) * perBlock,
 	}
+}
+
+// Grow makes the file system as large as sizeBytes allows, which its device must
+// have. It never becomes smaller. When it returns, the new space is there for
+// good; a crash before leaves the old size or the new one.
+func (fs *FS) Grow(sizeBytes int64) error {
+	g, err := fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	return volumeError(fs.store.Grow(sizeBytes))
 }
 
 // Close refuses all further calls with ErrClosed, waits for those inside, takes

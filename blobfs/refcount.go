@@ -21,7 +21,7 @@ func (r ownedRun) cut(from, to format.Addr) ownedRun {
 }
 
 func (fs *FS) decodeRefcount(k format.Key, v []byte) (ownedRun, error) {
-	item, err := format.DecodeRefcountItem(k, v, fs.volumeBlocks)
+	item, err := format.DecodeRefcountItem(k, v, fs.store.VolumeBlocks())
 	if err != nil {
 		return ownedRun{}, err
 	}

@@ -229,7 +229,7 @@ func TestFeatureComesWithSharing(t *testing.T) {
 			b.resetIO()
 			b.add(1, format.SuperblockAddr(slot).OffsetBytes(), e.fs.cache.frameData(b.pages[0]))
 			e.must(e.dev.Do(b.reqs))
-			s, err := format.DecodeSuperblock(b.pages[0].data(), slot, e.fs.volumeBlocks)
+			s, err := format.DecodeSuperblock(b.pages[0].data(), slot, e.fs.store.VolumeBlocks())
 			e.must(err)
 			list[slot] = s.Incompat
 		}

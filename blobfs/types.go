@@ -235,6 +235,10 @@ type MountOptions struct {
 	// read. Neither: relatime.
 	NoAtime     bool
 	StrictAtime bool
+	// GrowToBytes makes the file system as large as this allows, as Grow does,
+	// if it is smaller. What keeps it from growing is logged and keeps nobody
+	// from mounting it. 0: it stays as large as it is.
+	GrowToBytes int64
 	// Now is the clock for all times, in nanoseconds since the Unix epoch.
 	// nil: time.Now.
 	Now func() int64

@@ -44,7 +44,8 @@ type VolumeSpec struct {
 	// Parents are the frozen files below Path, if it is a layer; the base comes
 	// first.
 	Parents []string
-	// SizeBytes is the size of the volume. An image of another size is refused.
+	// SizeBytes is the size of the volume. A shorter image is refused; a longer one is
+	// what is left of growing it.
 	SizeBytes int64
 	// ReadOnly opens the image for reading only: nobody can write to it through
 	// the volume.
@@ -118,7 +119,7 @@ func (v *Volume) openImage() error {
 	}
 	defer medium.Close()
 	sizeBytes := medium.Properties().SizeBytes
-	if sizeBytes != v.SizeBytes {
+	if sizeBytes < v.SizeBytes {
 		return imageError(ErrImage, v.Path, "has %d bytes instead of %d: it was changed from outside; %s", sizeBytes, v.SizeBytes, todo.unfit)
 	}
 	if err := probe(mediumReader{medium}, v.Path, sizeBytes); !errors.Is(err, format.ErrNotBlobfs) {

@@ -73,7 +73,7 @@ func (ns *Namespace) Copy(offsetBytes int64, src []Range) error {
 		if err := ns.checkRange(r); err != nil {
 			return err
 		}
-		if total += r.LengthBytes; total > ns.sizeBytes {
+		if total += r.LengthBytes; total > ns.sizeBytes.Load() {
 			break // does not fit, which is reported below
 		}
 	}
@@ -109,9 +109,9 @@ func (ns *Namespace) Copy(offsetBytes int64, src []Range) error {
 
 func (ns *Namespace) checkRange(r Range) error {
 	if (r.OffsetBytes|r.LengthBytes)&(ns.geometry.LBASizeBytes-1) != 0 || r.OffsetBytes < 0 || r.LengthBytes < 0 ||
-		r.LengthBytes > ns.sizeBytes || r.OffsetBytes > ns.sizeBytes-r.LengthBytes {
+		r.LengthBytes > ns.sizeBytes.Load() || r.OffsetBytes > ns.sizeBytes.Load()-r.LengthBytes {
 		return fmt.Errorf("%w: range of %d bytes at %d of a namespace of %d bytes in blocks of %d",
-			ErrInvalidRequest, r.LengthBytes, r.OffsetBytes, ns.sizeBytes, ns.geometry.LBASizeBytes)
+			ErrInvalidRequest, r.LengthBytes, r.OffsetBytes, ns.sizeBytes.Load(), ns.geometry.LBASizeBytes)
 	}
 	return nil
 }

@@ -15,8 +15,8 @@ import (
 type Namespace struct {
 	c         *Controller
 	id        uint32
-	geometry  Geometry
-	sizeBytes int64
+	geometry  Geometry     // but for Blocks
+	sizeBytes atomic.Int64 // it may grow
 	lbaShift  uint
 	maxData   int
 	maxZeroes int64 // bytes of one Write Zeroes
@@ -84,7 +84,8 @@ func (c *Controller) Namespace(nsid uint32) (*Namespace, error) {
 // checkNamespaces looks at the open namespaces among ids, or at all of them,
 // after an event said that they changed. One that went away, was formatted
 // with other blocks or is another one now is closed: its users would write to
-// the wrong places. One that grew or shrank stays as it was opened.
+// the wrong places. One that grew offers what it has got. One that shrank stays
+// as it was opened: requests for what is gone fail.
 func (c *Controller) checkNamespaces(ids []uint32, all bool) {
 	c.namespacesMu.Lock()
 	var affected []*Namespace
@@ -112,6 +113,9 @@ func (c *Controller) checkNamespaces(ids []uint32, all bool) {
 		case now.identity != ns.identity:
 			err = errors.New("it is another one")
 		default:
+			if old, size := ns.sizeBytes.Load(), now.sizeBytes.Load(); size > old && ns.sizeBytes.CompareAndSwap(old, size) {
+				c.opts.Logf("nvme: namespace %d grew from %d to %d bytes", ns.id, old, size)
+			}
 			continue
 		}
 		err = fmt.Errorf("%w: namespace %d: %w", ErrNamespaceChanged, ns.id, err)
@@ -178,7 +182,7 @@ func (ns *Namespace) setGeometry(page []byte) error {
 	if boundary < PageSizeBytes || boundary >= int64(blocks)<<lbads {
 		boundary = 0 // no boundary, or not one to be taken seriously
 	}
-	ns.sizeBytes = int64(blocks) << lbads
+	ns.sizeBytes.Store(int64(blocks) << lbads)
 	atomicBlocks := c.info.AtomicWriteBlocks
 	if page[spec.IDNSNSFEAT]&spec.NSFEATAtomics != 0 {
 		atomicBlocks = int(le.Uint16(page[spec.IDNSNAWUPF:])) + 1
@@ -194,7 +198,6 @@ func (ns *Namespace) setGeometry(page []byte) error {
 	}
 	ns.geometry = Geometry{
 		LBASizeBytes:       1 << lbads,
-		Blocks:             int64(blocks),
 		MaxTransferBytes:   ns.maxData,
 		AtomicWriteBytes:   min(atomicBlocks<<lbads, ns.maxData),
 		VolatileWriteCache: vwc,
@@ -215,7 +218,21 @@ func (ns *Namespace) ID() uint32 { return ns.id }
 func (ns *Namespace) Controller() *Controller { return ns.c }
 
 // Geometry implements BlockDevice.
-func (ns *Namespace) Geometry() Geometry { return ns.geometry }
+func (ns *Namespace) Geometry() Geometry {
+	g := ns.geometry
+	g.Blocks = ns.sizeBytes.Load() >> ns.lbaShift
+	return g
+}
+
+// Refresh looks at the namespace again, as after an event that it changed, so
+// that what it has grown by can be used without waiting for the event.
+func (ns *Namespace) Refresh() error {
+	ns.c.checkNamespaces([]uint32{ns.id}, false)
+	if ns.closed.Load() {
+		return ns.refusal()
+	}
+	return nil
+}
 
 // Arena implements BlockDevice.
 func (ns *Namespace) Arena() *Arena { return ns.c.arena }

@@ -94,8 +94,8 @@ func (ns *Namespace) startRequest(b *batch, r *Request) error {
 	default:
 		return fmt.Errorf("%w: unknown operation %d", ErrInvalidRequest, r.Op)
 	}
-	if (r.OffsetBytes|total)&(g.LBASizeBytes-1) != 0 || r.OffsetBytes < 0 || total < 0 || total > ns.sizeBytes || r.OffsetBytes > ns.sizeBytes-total {
-		return fmt.Errorf("%w: %d bytes at %d of a namespace of %d bytes in blocks of %d", ErrInvalidRequest, total, r.OffsetBytes, ns.sizeBytes, g.LBASizeBytes)
+	if (r.OffsetBytes|total)&(g.LBASizeBytes-1) != 0 || r.OffsetBytes < 0 || total < 0 || total > ns.sizeBytes.Load() || r.OffsetBytes > ns.sizeBytes.Load()-total {
+		return fmt.Errorf("%w: %d bytes at %d of a namespace of %d bytes in blocks of %d", ErrInvalidRequest, total, r.OffsetBytes, ns.sizeBytes.Load(), g.LBASizeBytes)
 	}
 	b.total = total
 	return nil

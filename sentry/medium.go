@@ -1,6 +1,7 @@
 package sentry
 
 import (
+	"fmt"
 	"slices"
 
 	"runsc-fs/nvme"
@@ -39,7 +40,7 @@ func (v *volume) newMedium() (medium, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &softMedium{lentBacking{backing}, v.arena, v.serial()}, nil
+	return &softMedium{backing: lentBacking{backing}, arena: v.arena, serial: v.serial()}, nil
 }
 
 // softMedium is a medium of the controller in software.
@@ -47,10 +48,21 @@ type softMedium struct {
 	backing lentBacking
 	arena   *nvme.Arena
 	serial  string
+
+	controller *soft.Controller // the last one
 }
 
 func (m *softMedium) open(opts nvme.Options) (nvme.BlockDevice, error) {
-	return soft.Open(m.backing, m.arena, soft.Options{Serial: m.serial, Driver: opts})
+	c, err := soft.New(m.arena, []soft.Backing{m.backing}, soft.Options{Serial: m.serial})
+	if err != nil {
+		return nil, err
+	}
+	device, err := nvme.OpenNamespace(c, 1, opts)
+	if err != nil {
+		return nil, fmt.Errorf("opening %v: %w", m.backing.Backing, err)
+	}
+	m.controller = c
+	return device, nil
 }
 
 func (m *softMedium) close() error { return m.backing.Backing.Close() }

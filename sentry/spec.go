@@ -56,7 +56,8 @@ type VolumeSpec struct {
 	// closed together with the volume, after everything is written back.
 	// AddVolume takes it over, unless it fails.
 	Lock *os.File
-	// SizeBytes is the capacity of a KindMemory volume.
+	// SizeBytes is the capacity of a KindMemory volume. A KindImage volume whose
+	// file system is smaller grows to it when it is mounted; 0 leaves it as it is.
 	SizeBytes int64
 	// ReadOnly never writes to the image: however the volume is mounted, changes
 	// fail with EROFS.

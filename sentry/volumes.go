@@ -84,6 +84,7 @@ type volume struct {
 	formatted bool        // a file system has been made
 	fs        *filesystem // nil while not mounted
 	device    nvme.BlockDevice
+	sizeBytes int64 // what an image volume has, 0 if nobody said
 	closed    bool
 }
 
@@ -149,6 +150,9 @@ func (r *registry) add(spec VolumeSpec) error {
 		return err
 	}
 	v := &volume{spec: spec, config: r.config, arena: r.arena}
+	if spec.Kind == KindImage {
+		v.sizeBytes = spec.SizeBytes
+	}
 	var err error
 	if v.medium, err = v.newMedium(); err != nil {
 		return fmt.Errorf("volume %s: %w", spec.Name, err)
@@ -212,6 +216,7 @@ func (v *volume) openLocked(opts *mountOptions) (*blobfs.FS, error) {
 	}
 	blob, err := blobfs.Mount(device, blobfs.MountOptions{
 		ReadOnly:       v.spec.ReadOnly,
+		GrowToBytes:    v.sizeBytes,
 		NodeCacheBytes: v.config.NodeCacheBytes,
 		CommitInterval: opts.commitInterval,
 		StrictAtime:    opts.strictAtime,

@@ -29,6 +29,7 @@ type group struct {
 	hasItem bool  // false: pristine
 	dirty   bool  // used differs from what item stands for
 	writing bool  // a checkpoint is writing the bitmap
+	pinned  bool  // the volume is growing: bits has what the item does not say
 	bad     bool  // bitmap unusable: nothing is allocated or freed here
 	// condemned says that the bitmap on disk must not be used again, even if
 	// it should become readable.
@@ -68,17 +69,11 @@ type allocator struct {
 }
 
 func newAllocator(s *Store) *allocator {
-	a := &allocator{s: s, groups: make([]group, format.Groups(s.sb.VolumeBlocks))}
-	for g := range a.groups {
-		fixed := 0
-		for _, r := range s.sb.FixedRuns(uint64(g)) {
-			fixed += int(r.Blocks)
-		}
-		a.groups[g].avail = int32(format.GroupSize(uint64(g), s.sb.VolumeBlocks) - fixed)
-		a.avail += int64(a.groups[g].avail)
-	}
+	groups := format.Groups(s.VolumeBlocks())
+	a := &allocator{s: s, groups: make([]group, 0, groups)}
+	a.addGroups(groups)
 	a.nodeGoal = s.sb.LogStart + format.Addr(s.sb.LogBlocks)
-	a.dataGoal = a.nodeGoal + format.Addr(s.sb.VolumeBlocks/64)
+	a.dataGoal = a.nodeGoal + format.Addr(s.VolumeBlocks()/64)
 	return a
 }
 
@@ -100,7 +95,7 @@ func (a *allocator) loadLocked(g uint64) (*groupBits, error) {
 		return nil, format.Corruptf("bitmap of group %d is unusable", g)
 	}
 	b := new(groupBits)
-	size := format.GroupSize(g, a.s.sb.VolumeBlocks)
+	size := format.GroupSize(g, a.s.VolumeBlocks())
 	if err := a.readBits(g, size, b); err != nil {
 		grp.bad = true
 		a.avail -= int64(grp.avail)
@@ -157,7 +152,7 @@ func (a *allocator) readBits(g uint64, size int, b *groupBits) error {
 func (a *allocator) evictLocked(keep uint64) {
 	for g := range a.groups {
 		grp := &a.groups[g]
-		if grp.bits != nil && uint64(g) != keep && uint64(g)+1 != keep && !grp.dirty && !grp.writing && grp.held == 0 {
+		if grp.bits != nil && uint64(g) != keep && uint64(g)+1 != keep && !grp.dirty && !grp.writing && !grp.pinned && grp.held == 0 {
 			grp.bits = nil
 			if a.loaded--; a.loaded <= a.s.maxGroups*3/4 {
 				return
@@ -186,7 +181,7 @@ var (
 
 // applyLocked carries out a transition on a run, all or nothing.
 func (a *allocator) applyLocked(r format.Run, c change) error {
-	if err := format.CheckRun(r, a.s.sb.VolumeBlocks); err != nil {
+	if err := format.CheckRun(r, a.s.VolumeBlocks()); err != nil {
 		return fmt.Errorf("%w: %w", ErrBadRun, err)
 	}
 	if r.Blocks > format.GroupBlocks {
@@ -251,7 +246,7 @@ const probeGroups = 8
 // takeRunLocked makes up to want contiguous blocks provisional, near goal.
 func (a *allocator) takeRunLocked(want int, goal format.Addr) (format.Run, error) {
 	want = min(want, format.GroupBlocks)
-	if goal.Layer() != 0 || goal.Block() >= a.s.sb.VolumeBlocks {
+	if goal.Layer() != 0 || goal.Block() >= a.s.VolumeBlocks() {
 		goal = 0
 	}
 	first, from := format.GroupOf(goal)

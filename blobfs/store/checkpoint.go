@@ -238,7 +238,7 @@ func (a *allocator) freezeGroup(g uint64, gen uint64) (format.GroupItem, bitmapC
 	c := bitmapCopy{g, format.BitmapAddr(g, int(slot)), new([format.BlockSizeBytes]byte)}
 	var raw [format.BitmapBytes]byte
 	wordsToBytes(raw[:], &grp.bits.used)
-	size := format.GroupSize(g, a.s.sb.VolumeBlocks)
+	size := format.GroupSize(g, a.s.sb.VolumeBlocks) // as the superblock of this checkpoint will say
 	grp.item = format.GroupItem{
 		Free:       uint32(size - countBits(&grp.bits.used, 0, size)),
 		Slot:       slot,

@@ -107,7 +107,7 @@ func (w *blockWriter) write(fua bool) error {
 
 // checkDataRun says whether a run may hold file data.
 func (s *Store) checkDataRun(run format.Run) error {
-	if err := format.CheckRun(run, s.sb.VolumeBlocks); err != nil {
+	if err := format.CheckRun(run, s.VolumeBlocks()); err != nil {
 		return fmt.Errorf("%w: %w", ErrBadRange, err)
 	}
 	first, i := format.GroupOf(run.Start)

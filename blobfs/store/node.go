@@ -96,7 +96,7 @@ func (s *Store) child(n *node, i int, sp span) (*node, error) {
 
 // loadNode reads and validates a node.
 func (s *Store) loadNode(ptr format.ChildPtr, level int, sp span) (*node, error) {
-	if err := format.CheckRun(format.Run{Start: ptr.Addr, Blocks: 1}, s.sb.VolumeBlocks); err != nil {
+	if err := format.CheckRun(format.Run{Start: ptr.Addr, Blocks: 1}, s.VolumeBlocks()); err != nil {
 		return nil, err
 	}
 	if s.sb.IsFixed(ptr.Addr) {

@@ -81,7 +81,7 @@ func (a *allocator) pendingLocked() int64 {
 // not that many. It may make a checkpoint, so it must not be called from
 // within Update or View.
 func (s *Store) Reserve(blocks int64) error {
-	if blocks < 0 || blocks > int64(s.sb.VolumeBlocks) || s.spaceDenied() {
+	if blocks < 0 || blocks > int64(s.VolumeBlocks()) || s.spaceDenied() {
 		return ErrNoSpace
 	}
 	return s.withSpace(func(a *allocator) (int64, error) {
@@ -174,7 +174,7 @@ func (s *Store) Allocate(maxBlocks int64, goal format.Addr, reserved bool) (form
 			}
 		}
 		if want < 1 {
-			return int64(s.sb.VolumeBlocks) + 1, ErrNoSpace
+			return int64(s.VolumeBlocks()) + 1, ErrNoSpace
 		}
 		if goal == 0 {
 			goal = a.dataGoal

@@ -57,7 +57,7 @@ func (s *Store) StatFS() Stat {
 	free := a.avail + int64(len(a.pool)) + a.pendingLocked()
 	avail := max(free-a.promiseBlocks(a.reserved)-3*a.floor, 0)
 	return Stat{
-		TotalBlocks:    s.sb.VolumeBlocks,
+		TotalBlocks:    s.VolumeBlocks(),
 		FreeBlocks:     uint64(max(free-a.reserved, 0)),
 		AvailBlocks:    uint64(avail * itemShare / (itemShare + 1)),
 		ReservedBlocks: uint64(a.reserved),

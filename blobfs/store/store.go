@@ -81,7 +81,7 @@ type Store struct {
 	dev           nvme.BlockDevice
 	opts          Options
 	volatileCache bool
-	sb            *format.Superblock // as opened; after that only its constant fields are used, and Incompat under mu
+	sb            *format.Superblock // as opened; after that only its constant fields are used, and Incompat and VolumeBlocks under mu
 
 	failed     atomic.Pointer[FailedError]
 	closed     atomic.Bool
@@ -89,6 +89,7 @@ type Store struct {
 	nextObject atomic.Uint64
 	dataWrites atomic.Uint64 // completed data writes
 	features   atomic.Uint64 // Superblock.Incompat, as far as it is durable
+	blocks     atomic.Uint64 // Superblock.VolumeBlocks, likewise
 	stats      counters
 
 	pages   chan *pageIO // arena pages for reading nodes and bitmaps
@@ -189,6 +190,7 @@ func (s *Store) open() error {
 	s.lastLSN, s.published = LSN(s.sb.LSN), LSN(s.sb.LSN)
 	s.nodes = int64(s.sb.Nodes)
 	s.features.Store(s.sb.Incompat)
+	s.blocks.Store(s.sb.VolumeBlocks)
 	s.nextObject.Store(s.sb.NextObject)
 	s.root, err = s.loadNode(s.sb.Root, int(s.sb.RootLevel), wholeTree)
 	if err != nil {
@@ -296,7 +298,7 @@ func (s *Store) readSuperblock() (slot int, err error) {
 // loadGroups reads the items of all groups.
 func (s *Store) loadGroups() error {
 	return s.reader.Scan(format.GroupKey(0), format.GroupKey(^uint64(0)), func(k format.Key, v []byte) (bool, error) {
-		item, err := format.DecodeGroupItem(k, v, s.sb.VolumeBlocks)
+		item, err := format.DecodeGroupItem(k, v, s.VolumeBlocks())
 		if err != nil {
 			return false, err
 		}
@@ -391,8 +393,8 @@ func (s *Store) Label() string { return s.sb.Label }
 // HashSeed keys the hashes of names in this volume.
 func (s *Store) HashSeed() [16]byte { return s.sb.HashSeed }
 
-// VolumeBlocks is the size of the volume in blocks.
-func (s *Store) VolumeBlocks() uint64 { return s.sb.VolumeBlocks }
+// VolumeBlocks is the size of the volume in blocks. Grow makes it larger.
+func (s *Store) VolumeBlocks() uint64 { return s.blocks.Load() }
 
 // ReadOnly reports whether changes are refused, and if that is because of a
 // failure, why.

@@ -14,7 +14,7 @@ const trimStepBlocks = 2048
 // nearly everything on a nearly full volume: blocks that are being deallocated
 // cannot be allocated, and must not be missing. ErrReadOnly, ErrIO.
 func (s *Store) Trim(from, to, minBlocks uint64) (blocks uint64, err error) {
-	to = min(to, s.sb.VolumeBlocks)
+	to = min(to, s.VolumeBlocks())
 	wanted := minBlocks
 	for from < to {
 		if err := s.writable(); err != nil {

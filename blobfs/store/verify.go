@@ -78,7 +78,7 @@ func (v *verifier) extent(e format.ExtentItem, what string) error {
 }
 
 func (v *verifier) refcount(k format.Key, value []byte) error {
-	r, err := format.DecodeRefcountItem(k, value, v.s.sb.VolumeBlocks)
+	r, err := format.DecodeRefcountItem(k, value, v.s.VolumeBlocks())
 	for b := range format.Addr(r.Blocks) {
 		block := format.Addr(k.Offset) + b
 		if v.owners[block] > 0 {
@@ -163,7 +163,7 @@ func (v *verifier) leaf(n *node) error {
 		if k.Kind != format.KindExtent {
 			continue
 		}
-		e, err := format.DecodeExtentItem(k, n.data.Value(i), v.s.sb.VolumeBlocks)
+		e, err := format.DecodeExtentItem(k, n.data.Value(i), v.s.VolumeBlocks())
 		if err != nil {
 			return err
 		}
@@ -198,7 +198,7 @@ func (v *verifier) allocator() error {
 				return fmt.Errorf("group %d word %d: blocks both in use and held", g, w)
 			}
 		}
-		size := format.GroupSize(uint64(g), v.s.sb.VolumeBlocks)
+		size := format.GroupSize(uint64(g), v.s.VolumeBlocks())
 		h := countBits(&b.held, 0, size)
 		free := size - countBits(&b.used, 0, size) - h
 		if int(a.groups[g].held) != h || int(a.groups[g].avail) != free {

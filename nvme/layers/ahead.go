@@ -50,12 +50,12 @@ func (s *stack) copyAheadLocked(from, to int64) {
 // copyUpRunLocked makes up to count blocks from a block on present, as far as
 // they are not, and returns the block behind them.
 func (s *stack) copyUpRunLocked(from, count int64) (end int64) {
-	to := min(from+count, s.table.blocks)
+	to := min(from+count, s.table.blocks())
 	if s.ahead.buf == nil {
 		s.ahead.buf = make([]byte, maxAheadBlocks<<blockShift)
 	}
 	for from < to {
-		number, end := s.table.run(from, to)
+		number, end := s.run(from, to)
 		if number == s.top || number == isDamagedTop {
 			break
 		}

@@ -72,7 +72,7 @@ func TestSyncs(t *testing.T) {
 	for i := range int64(100) {
 		write(t, s, block, 50<<20+i*BlockBytes)
 	}
-	if number, _ := before.run(50<<20>>blockShift+100, before.blocks); number == s.top {
+	if number, _ := before.run(50<<20>>blockShift+100, before.blocks()); number == s.top {
 		t.Error("blocks behind a bulk write were copied up")
 	}
 }
@@ -200,15 +200,15 @@ func TestDamage(t *testing.T) {
 // TestRuns compares the readers of maps and tables with the obvious ones.
 func TestRuns(t *testing.T) {
 	for trial := range 200 {
-		table, err := newTable(bitsPerSector * 2)
+		table, err := newTable(bitsPerSector*2, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := &stack{layers: make([]layer, 2), top: 1, table: table}
 		s.layers[1].header = &header{id: [16]byte{1}}
-		want := make([]bool, table.blocks)
-		for at := int64(0); at < table.blocks; {
-			n := min(1+int64(trial)*at%(7+int64(trial)*13), table.blocks-at)
+		want := make([]bool, table.blocks())
+		for at := int64(0); at < table.blocks(); {
+			n := min(1+int64(trial)*at%(7+int64(trial)*13), table.blocks()-at)
 			if (at+int64(trial))%3 != 0 {
 				table.fill(at, at+n, 1)
 				for i := at; i < at+n; i++ {
@@ -242,14 +242,14 @@ func TestRuns(t *testing.T) {
 				}
 			}
 		}
-		for at := int64(0); at < table.blocks; at += 1 + at%17 {
-			number, end := table.run(at, table.blocks)
+		for at := int64(0); at < table.blocks(); at += 1 + at%17 {
+			number, end := table.run(at, table.blocks())
 			for i := at; i < end; i++ {
 				if want[i] != (number == 1) {
 					t.Fatalf("trial %d: run from %d has block %d", trial, at, i)
 				}
 			}
-			if end < table.blocks && want[end] == want[at] {
+			if end < table.blocks() && want[end] == want[at] {
 				t.Fatalf("trial %d: run from %d ends at %d too early", trial, at, end)
 			}
 		}

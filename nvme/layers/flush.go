@@ -60,7 +60,7 @@ func (s *stack) stage() {
 func (s *stack) imageLocked(sector []byte, number int64) {
 	bitmap := sector[sectorHeadBytes:]
 	from := number * bitsPerSector
-	to := min(from+bitsPerSector, s.table.blocks)
+	to := min(from+bitsPerSector, s.table.blocks())
 	for at := from; at < to; {
 		layer, end := s.table.run(at, to)
 		if layer == s.top {

@@ -42,6 +42,8 @@ var (
 	ErrParent = errors.New("layers: wrong parent")
 	// ErrTooDeep says that a stack would have more than MaxDepth layers.
 	ErrTooDeep = errors.New("layers: too many layers")
+	// ErrTooLarge says that a layer has no room for what a volume shall have.
+	ErrTooLarge = errors.New("layers: no room for so many blocks")
 )
 
 // failure is an error with a text of its own that belongs to a class.

@@ -182,6 +182,14 @@ func runModel(t *testing.T, seed uint64) {
 				t.Fatal(err)
 			}
 			b.open = mustServe(t, b.chain)
+		case op == 2 && rng.IntN(2) == 0: // grow while it is open
+			b.want = append(b.want, make([]byte, 4096*rng.IntN(20))...)
+			if err := Grow(b.chain[len(b.chain)-1], int64(len(b.want))); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.open.Grow(int64(len(b.want))); err != nil || b.open.Properties().SizeBytes != int64(len(b.want)) {
+				t.Fatalf("%d bytes instead of %d: %v", b.open.Properties().SizeBytes, len(b.want), err)
+			}
 		case op == 2: // grow
 			if err := errors.Join(b.open.Flush(), b.open.Close()); err != nil {
 				t.Fatal(err)

@@ -152,6 +152,35 @@ func checkParent(h *header, f, parent *os.File, parentHeader *header) error {
 		parent.Name(), time.Unix(0, mtimeNs).UTC().Format(time.RFC3339), f.Name(), want.mtimeNs/1e9, want.mtimeNs%1e9, parent.Name())
 }
 
+// Grow makes the volume of sizeBytes whose last file is f, open for writing: a plain
+// image or the top of a stack, which may be in use. A file that is long enough
+// stays as it is. It is durable when Grow returns.
+func Grow(f *os.File, sizeBytes int64) error {
+	h, err := readHeader(f)
+	switch {
+	case errors.Is(err, ErrNotLayer):
+	case err != nil:
+		return err
+	case sizeBytes>>blockShift > h.capacityBlocks:
+		return failf(ErrTooLarge, "%s has room for %d bytes, not for %d", f.Name(), h.capacityBlocks<<blockShift, sizeBytes)
+	default:
+		sizeBytes += h.dataOffset
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("layers: %w", err)
+	}
+	if info.Size() < sizeBytes {
+		if err := f.Truncate(sizeBytes); err != nil {
+			return fmt.Errorf("layers: %w", err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("layers: %w", err)
+	}
+	return nil
+}
+
 // Open serves a stack of files, base first. With one file it is a plain image.
 // All but the last need only be open for reading and are never written; with
 // readOnly, nor is the last. It takes the files over, unless it fails.
@@ -200,11 +229,15 @@ func newStack(list []layer, readOnly bool) (*stack, error) {
 			return nil, failf(ErrDamaged, "%v has %d bytes, which is not what its header says", l.backing, size)
 		}
 	}
-	t, err := newTable(list[top].blocks)
+	capacity := list[top].blocks
+	if !readOnly {
+		capacity = list[top].header.capacityBlocks
+	}
+	t, err := newTable(list[top].blocks, capacity)
 	if err != nil {
 		return nil, err
 	}
-	sectors := sectorsFor(list[top].blocks)
+	sectors := sectorsFor(capacity)
 	s := &stack{
 		layers: list,
 		top:    byte(top),
@@ -212,7 +245,6 @@ func newStack(list []layer, readOnly bool) (*stack, error) {
 		table:  t,
 		name:   fmt.Sprintf("%v above %d layers", list[top].backing, top),
 		props: soft.Properties{
-			SizeBytes:          list[top].blocks << blockShift,
 			ReadOnly:           readOnly,
 			VolatileWriteCache: true,
 			DeallocateZeroes:   true,
@@ -235,13 +267,17 @@ const mapChunkBytes = 1 << 20
 // merge brings what layer i has into the table, above what lies below it.
 func (s *stack) merge(i int) error {
 	l := &s.layers[i]
-	if l.blocks < s.table.blocks { // what lies behind its end was not there in its time
-		s.table.fill(max(l.blocks, 0), s.table.blocks, isZeroes)
-	}
 	if i == 0 {
+		s.below = l.blocks
 		return nil
 	}
-	blocks := min(l.blocks, s.table.blocks)
+	// What lies behind its end was not there in its time. Behind the end of all
+	// below it nothing is, and what the table says there is the base: see run.
+	if end := min(s.below, s.table.blocks()); l.blocks < end {
+		s.table.fill(l.blocks, end, isZeroes)
+	}
+	s.below = max(s.below, l.blocks)
+	blocks := min(l.blocks, s.table.blocks())
 	sectors := sectorsFor(blocks)
 	buf := make([]byte, min(mapChunkBytes, alignUp(sectors*sectorBytes, mapOffset)))
 	for number := int64(0); number < sectors; {
@@ -284,8 +320,8 @@ func Check(b soft.Backing) (damagedBlocks int64) {
 	if !ok {
 		return 0
 	}
-	for at := int64(0); at < s.table.blocks; {
-		number, end := s.table.run(at, s.table.blocks)
+	for at := int64(0); at < s.table.blocks(); {
+		number, end := s.table.run(at, s.table.blocks())
 		if number == isDamaged || number == isDamagedTop {
 			damagedBlocks += end - at
 		}

@@ -23,7 +23,8 @@ type stack struct {
 	layers []layer // base first
 	top    byte    // number of the last one
 	medium soft.Backing
-	props  soft.Properties
+	below  int64           // while opening: blocks of the largest file merged so far
+	props  soft.Properties // but for SizeBytes
 	table  *table
 	name   string
 
@@ -54,8 +55,45 @@ var errDamagedMap = &soft.Error{
 
 var errReadOnly = &soft.Error{Status: spec.NamespaceWriteProtected | spec.StatusDNR}
 
-func (s *stack) String() string              { return s.name }
-func (s *stack) Properties() soft.Properties { return s.props }
+func (s *stack) String() string { return s.name }
+
+// Properties implements soft.Backing.Properties.
+func (s *stack) Properties() soft.Properties {
+	p := s.props
+	p.SizeBytes = s.table.blocks() << blockShift
+	return p
+}
+
+// Grow implements soft.Grower: the top layer's file has been made longer.
+func (s *stack) Grow(sizeBytes int64) error {
+	g, ok := s.medium.(soft.Grower)
+	if !ok || s.props.ReadOnly {
+		return fmt.Errorf("layers: %s cannot grow", s.name)
+	}
+	if err := g.Grow(s.layers[s.top].dataOffset + sizeBytes); err != nil {
+		return err
+	}
+	s.claimMu.Lock()
+	defer s.claimMu.Unlock()
+	blocks := sizeBytes >> blockShift
+	if blocks > s.layers[s.top].header.capacityBlocks || !s.table.grow(blocks) {
+		return failf(ErrTooLarge, "%s has no room for %d bytes", s.name, sizeBytes)
+	}
+	return nil
+}
+
+// run returns the layer of block from and the first block below to that is in
+// another, else to.
+func (s *stack) run(from, to int64) (layer byte, end int64) {
+	layer, end = s.table.run(from, to)
+	if base := s.layers[0].blocks; layer == 0 && end > base { // in no layer
+		if from >= base {
+			return isZeroes, end
+		}
+		end = base
+	}
+	return layer, end
+}
 
 // Close implements soft.Backing.Close.
 func (s *stack) Close() error {
@@ -73,7 +111,7 @@ func (s *stack) ReadV(vec [][]byte, off int64) error {
 		return nil
 	}
 	end := blockAfter(off + left)
-	number, next := s.table.run(off>>blockShift, end)
+	number, next := s.run(off>>blockShift, end)
 	if next == end {
 		return s.readFrom(number, vec, off)
 	}
@@ -88,7 +126,7 @@ func (s *stack) ReadV(vec [][]byte, off int64) error {
 		if left == 0 {
 			return nil
 		}
-		number, next = s.table.run(off>>blockShift, end)
+		number, next = s.run(off>>blockShift, end)
 	}
 }
 
@@ -194,7 +232,7 @@ func (s *stack) checkWritableLocked(from, to int64) error {
 // copyUpLocked stores in the top layer what a block reads as, unless it is
 // there. The block is not present by that.
 func (s *stack) copyUpLocked(block int64) error {
-	number := s.table.get(block)
+	number, _ := s.run(block, block+1)
 	if number == s.top {
 		return nil
 	}

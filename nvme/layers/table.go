@@ -17,20 +17,45 @@ const (
 
 // table has the layer of each block, four blocks to a word. It lies in memory of
 // its own, outside the garbage collector's reckoning; pages in which no block is
-// above the base cost nothing.
+// above the base cost nothing. It has address space for all that the
+// volume may grow to, so that it never moves.
 type table struct {
-	mem    []byte
-	words  []atomic.Uint32
-	blocks int64
+	mem   []byte
+	words []atomic.Uint32
+	size  atomic.Int64 // blocks in use
 }
 
-func newTable(blocks int64) (*table, error) {
-	words := (blocks + 3) / 4
-	mem, err := unix.Mmap(-1, 0, int(words*4), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+// newTable makes a table of blocks that may grow to capacity, or not at all if the
+// host does not give that much address space.
+func newTable(blocks, capacity int64) (*table, error) {
+	words := (max(blocks, capacity) + 3) / 4
+	mem, err := mapTable(words)
+	if err != nil {
+		words = (blocks + 3) / 4
+		mem, err = mapTable(words)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("layers: memory for the table of %d blocks: %w", blocks, err)
 	}
-	return &table{mem: mem, words: unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&mem[0])), words), blocks: blocks}, nil
+	t := &table{mem: mem, words: unsafe.Slice((*atomic.Uint32)(unsafe.Pointer(&mem[0])), words)}
+	t.size.Store(blocks)
+	return t, nil
+}
+
+func mapTable(words int64) ([]byte, error) {
+	return unix.Mmap(-1, 0, int(words*4), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+}
+
+func (t *table) blocks() int64 { return t.size.Load() }
+
+// grow makes the table larger: the new blocks are the base's. It reports false if
+// there is no room.
+func (t *table) grow(blocks int64) bool {
+	if blocks > int64(len(t.words))*4 {
+		return false
+	}
+	t.size.Store(max(blocks, t.blocks()))
+	return true
 }
 
 func (t *table) close() error {

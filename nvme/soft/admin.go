@@ -261,9 +261,9 @@ func (c *Controller) identifyController(page []byte) {
 func (c *Controller) identifyNamespace(page []byte, nsid uint32) {
 	le := binary.LittleEndian
 	ns := c.namespaces[nsid-1]
-	le.PutUint64(page[spec.IDNSNSZE:], ns.blocks)
-	le.PutUint64(page[spec.IDNSNCAP:], ns.blocks)
-	le.PutUint64(page[spec.IDNSNUSE:], ns.blocks)
+	le.PutUint64(page[spec.IDNSNSZE:], ns.blocks.Load())
+	le.PutUint64(page[spec.IDNSNCAP:], ns.blocks.Load())
+	le.PutUint64(page[spec.IDNSNUSE:], ns.blocks.Load())
 	if ns.props.DeallocateZeroes {
 		page[spec.IDNSDLFEAT] = 1 // deallocated blocks read as zeroes
 	}

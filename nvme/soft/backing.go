@@ -35,7 +35,16 @@ type Backing interface {
 	String() string
 }
 
-// Properties describe a Backing. They do not change while it is open.
+// Grower is a Backing that can become larger while it is open. Grow takes in
+// what the medium has got by now, at least sizeBytes of it; Properties has the
+// new size afterwards.
+type Grower interface {
+	Backing
+	Grow(sizeBytes int64) error
+}
+
+// Properties describe a Backing. But for the size of a Grower, they do not
+// change while it is open.
 type Properties struct {
 	SizeBytes          int64
 	ReadOnly           bool

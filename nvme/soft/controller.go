@@ -91,9 +91,9 @@ func (o *Options) setDefaults() error {
 // namespace is one attached namespace.
 type namespace struct {
 	backing  Backing
-	props    Properties
+	props    Properties // but for SizeBytes
 	lbaShift uint
-	blocks   uint64
+	blocks   atomic.Uint64
 	detached atomic.Bool
 }
 
@@ -174,8 +174,8 @@ func New(arena *nvme.Arena, backings []Backing, opts Options) (*Controller, erro
 		if opts.LBASizeBytes == 4096 {
 			ns.lbaShift = 12
 		}
-		ns.blocks = uint64(ns.props.SizeBytes) >> ns.lbaShift
-		if ns.props.SizeBytes < 0 || ns.blocks == 0 {
+		ns.blocks.Store(uint64(ns.props.SizeBytes) >> ns.lbaShift)
+		if ns.props.SizeBytes < 0 || ns.blocks.Load() == 0 {
 			return nil, fmt.Errorf("soft: %v is smaller than one block of %d bytes", b, opts.LBASizeBytes)
 		}
 		c.vwc = c.vwc || ns.props.VolatileWriteCache

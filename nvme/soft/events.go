@@ -71,6 +71,36 @@ func (c *Controller) attach(nsid uint32, detached bool) error {
 		return fmt.Errorf("soft: there is no namespace %d", nsid)
 	}
 	c.namespaces[nsid-1].detached.Store(detached)
+	c.namespaceChanged(nsid)
+	return nil
+}
+
+// Grow makes a namespace larger whose medium has become larger, and says so to
+// the host, as a controller does whose namespace has been given more of the
+// device. Commands in progress go on.
+func (c *Controller) Grow(nsid uint32, sizeBytes int64) error {
+	if nsid == 0 || uint64(nsid) > uint64(len(c.namespaces)) {
+		return fmt.Errorf("soft: there is no namespace %d", nsid)
+	}
+	ns := c.namespaces[nsid-1]
+	g, ok := ns.backing.(Grower)
+	if !ok {
+		return fmt.Errorf("soft: %v cannot grow", ns.backing)
+	}
+	if err := g.Grow(sizeBytes); err != nil {
+		return err
+	}
+	blocks := uint64(g.Properties().SizeBytes) >> ns.lbaShift
+	for old := ns.blocks.Load(); blocks > old; old = ns.blocks.Load() {
+		if ns.blocks.CompareAndSwap(old, blocks) {
+			c.namespaceChanged(nsid)
+		}
+	}
+	return nil
+}
+
+// namespaceChanged adds to the Changed Namespace List and raises the event.
+func (c *Controller) namespaceChanged(nsid uint32) {
 	c.mu.Lock()
 	if !slices.Contains(c.changed, nsid) {
 		c.changed = append(c.changed, nsid)
@@ -81,7 +111,6 @@ func (c *Controller) attach(nsid uint32, detached bool) error {
 	}
 	c.mu.Unlock()
 	c.postEvents()
-	return nil
 }
 
 // RaiseEvent raises an asynchronous event, whether the host enabled it or not.

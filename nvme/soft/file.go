@@ -15,13 +15,15 @@ import (
 // between the arena and the file.
 //
 // System calls while open: pread64, pwrite64, preadv, pwritev, fdatasync and
-// fallocate (punch hole, zero range); fstat and fcntl only while opening.
+// fallocate (punch hole, zero range); fstat while opening and growing, fcntl only
+// while opening.
 type fileBacking struct {
 	file    *os.File
 	fd      int
-	props   Properties
-	noZero  atomic.Bool // the host's file system has no FALLOC_FL_ZERO_RANGE
-	noPunch atomic.Bool // the host's file system cannot punch holes
+	props   Properties   // but for SizeBytes
+	size    atomic.Int64 // of the file as far as it is served
+	noZero  atomic.Bool  // the host's file system has no FALLOC_FL_ZERO_RANGE
+	noPunch atomic.Bool  // the host's file system cannot punch holes
 
 	syncMu       sync.Mutex
 	syncErr      error         // first failure, never forgotten
@@ -68,15 +70,39 @@ func NewFileBacking(f *os.File, readOnly bool) (Backing, error) {
 	if flags&unix.O_APPEND != 0 {
 		return nil, fmt.Errorf("soft: %s is open for appending, which would move every write to its end", f.Name())
 	}
-	return &fileBacking{
+	b := &fileBacking{
 		file:  f,
 		fd:    int(f.Fd()),
-		props: Properties{SizeBytes: size, ReadOnly: readOnly, VolatileWriteCache: true},
-	}, nil
+		props: Properties{ReadOnly: readOnly, VolatileWriteCache: true},
+	}
+	b.size.Store(size)
+	return b, nil
 }
 
-func (b *fileBacking) String() string         { return "image " + b.file.Name() }
-func (b *fileBacking) Properties() Properties { return b.props }
+// Grow implements Grower: the file has been made longer.
+func (b *fileBacking) Grow(sizeBytes int64) error {
+	info, err := b.file.Stat()
+	if err != nil {
+		return fmt.Errorf("soft: %w", err)
+	}
+	switch size := info.Size(); {
+	case sizeBytes <= b.size.Load():
+		return nil
+	case size < sizeBytes:
+		return fmt.Errorf("soft: %s has %d bytes, not %d", b.file.Name(), size, sizeBytes)
+	}
+	b.size.Store(sizeBytes)
+	return nil
+}
+
+func (b *fileBacking) String() string { return "image " + b.file.Name() }
+
+// Properties implements Backing.
+func (b *fileBacking) Properties() Properties {
+	p := b.props
+	p.SizeBytes = b.size.Load()
+	return p
+}
 
 func (b *fileBacking) ReadV(vec [][]byte, off int64) error {
 	return b.transfer(unix.SYS_PREAD64, unix.SYS_PREADV, vec, off)

@@ -59,7 +59,7 @@ func (c *Controller) durable(cmd *spec.SubmissionEntry) bool {
 
 // extent is a range of logical blocks in bytes, if it lies in the namespace.
 func (ns *namespace) extent(slba, blocks uint64) (off, n int64, status spec.Status) {
-	if slba >= ns.blocks || blocks > ns.blocks-slba {
+	if size := ns.blocks.Load(); slba >= size || blocks > size-slba {
 		return 0, 0, spec.LBAOutOfRange | spec.StatusDNR
 	}
 	return int64(slba << ns.lbaShift), int64(blocks << ns.lbaShift), spec.Success

@@ -35,6 +35,7 @@ var crashOps = map[string]func(r *Registry) error{
 	"rollback":       func(r *Registry) error { _, err := r.Rollback("v", "a"); return err },
 	"clone":          func(r *Registry) error { _, err := r.Create(CreateSpec{Name: "n", Clone: "v@a"}); return err },
 	"flatten":        func(r *Registry) error { _, err := r.Flatten("v"); return err },
+	"resize":         func(r *Registry) error { _, err := r.Resize("plain", 2*MinSizeBytes); return err },
 	"rm snapshot":    func(r *Registry) error { return r.RemoveSnapshot("side", "s2") },
 	"rm volume":      func(r *Registry) error { _, err := r.Remove("clone"); return err },
 }
@@ -64,7 +65,9 @@ func crashHere(root, op, step string) {
 	if err != nil {
 		panic(err)
 	}
-	r, err := Open(Options{Root: root, Format: testFormat, Probe: testProbe, CreateLayer: testCreateLayer, Flatten: testFlatten})
+	opts := Options{Root: root, Format: testFormat, Probe: testProbe}
+	withLayers(&opts)
+	r, err := Open(opts)
 	if err != nil {
 		panic(err)
 	}

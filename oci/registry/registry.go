@@ -80,6 +80,13 @@ type Options struct {
 	// as above its parents, durably but for its name. Flatten needs it.
 	Flatten func(path, top string, parents []string) error
 
+	// GrowImage makes the last file of an image volume long enough for sizeBytes, durably, whether or
+	// not it is in use. GrowVolume then makes the file system as large, of a volume that is not in use.
+	// AskUser has the sandbox of user do that. Resize needs them.
+	GrowImage  func(path string, sizeBytes int64) error
+	GrowVolume func(v *Volume) error
+	AskUser    func(user User, name string, sizeBytes int64) error
+
 	// LockTimeout bounds the wait for another process that is changing the registry. 0 means 30 s.
 	LockTimeout time.Duration
 

@@ -36,7 +36,12 @@ func testFlatten(path, top string, parents []string) error {
 	return os.WriteFile(path, []byte(magic+strings.Join(text, "|")), 0o600)
 }
 
-func withLayers(o *Options) { o.CreateLayer, o.Flatten = testCreateLayer, testFlatten }
+func withLayers(o *Options) {
+	o.CreateLayer, o.Flatten = testCreateLayer, testFlatten
+	o.GrowImage = func(path string, sizeBytes int64) error { return os.Truncate(path, sizeBytes) }
+	o.GrowVolume = func(*Volume) error { return nil }
+	o.AskUser = func(User, string, int64) error { return nil }
+}
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -80,6 +85,9 @@ func checkRegistry(r *Registry) (state []string, err error) {
 			return nil, err
 		}
 		line := fmt.Sprintf("%s of %d", v.Name(), len(v.spec.Layers))
+		if v.SizeBytes() != MinSizeBytes {
+			line += fmt.Sprintf(", %d bytes", v.SizeBytes())
+		}
 		for _, s := range v.spec.Snapshots {
 			if err := chain(v.Name()+"@"+s.Tag, s.Layers); err != nil {
 				return nil, err

@@ -108,7 +108,7 @@ func (v *Volume) External() bool { return v.spec.Image != "" }
 // LockPath returns the path of the volume's lock file.
 //
 // Whoever uses the volume holds an exclusive flock(2) on an open file description of it for as long as
-// it does so, and writes one line into the file, the name of the container (see Acquire). The lock
+// it does so, and writes two lines into the file: the name of the container and where the runtime keeps its state (see AcquireFor). The lock
 // passes to another process with the descriptor and is freed by the kernel when the last copy of the descriptor is
 // closed. The content says who held the lock last; only the lock itself says that it is held.
 //
@@ -194,22 +194,36 @@ func (v *Volume) Info() (Info, error) {
 
 // Holder tells whether a sandbox uses the volume, and which container's it is as far as that is known.
 func (v *Volume) Holder() (container string, inUse bool, err error) {
+	user, inUse, err := v.User()
+	return user.Container, inUse, err
+}
+
+// User is who uses a volume, as far as that is known.
+type User struct {
+	Container string // its sandbox's, and which one
+	// RuntimeRoot is the directory in which the runtime keeps the state of that
+	// container, by which its sandbox can be reached; "" if it did not say.
+	RuntimeRoot string
+}
+
+// User is Holder with all that is known about it.
+func (v *Volume) User() (user User, inUse bool, err error) {
 	file, err := os.Open(v.LockPath())
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", false, nil
+		return User{}, false, nil
 	}
 	if err != nil {
-		return "", false, fmt.Errorf("volume %q: %w", v.Name(), err)
+		return User{}, false, fmt.Errorf("volume %q: %w", v.Name(), err)
 	}
 	defer file.Close()
 	err = flock(file, unix.LOCK_SH|unix.LOCK_NB)
 	if err == nil {
-		return "", false, nil
+		return User{}, false, nil
 	}
 	if err != unix.EWOULDBLOCK {
-		return "", false, fmt.Errorf("volume %q: lock %s: %w", v.Name(), v.LockPath(), err)
+		return User{}, false, fmt.Errorf("volume %q: lock %s: %w", v.Name(), v.LockPath(), err)
 	}
-	return readHolder(file), true, nil
+	return readUser(file), true, nil
 }
 
 // LockRetry is how long a taker of a volume's lock tries again when it finds the lock held: Holder
@@ -219,6 +233,11 @@ const LockRetry = 2 * time.Second
 // Acquire takes the volume for the named container and returns the open lock file, which holds the
 // volume until every copy of its descriptor is closed. ErrInUse if another has it.
 func (v *Volume) Acquire(container string) (*os.File, error) {
+	return v.AcquireFor(User{Container: container})
+}
+
+// AcquireFor is Acquire with all that others may want to know about the user.
+func (v *Volume) AcquireFor(user User) (*os.File, error) {
 	file, err := os.OpenFile(v.LockPath(), os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, failf(ErrNotExist, "volume %q has been removed", v.Name())
@@ -226,14 +245,14 @@ func (v *Volume) Acquire(container string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("volume %q: %w", v.Name(), err)
 	}
-	if err := v.acquire(file, container); err != nil {
+	if err := v.acquire(file, user); err != nil {
 		file.Close()
 		return nil, err
 	}
 	return file, nil
 }
 
-func (v *Volume) acquire(file *os.File, container string) error {
+func (v *Volume) acquire(file *os.File, user User) error {
 	err := retryUntil(time.Now().Add(LockRetry), func() error {
 		return flock(file, unix.LOCK_EX|unix.LOCK_NB)
 	})
@@ -251,9 +270,9 @@ func (v *Volume) acquire(file *os.File, container string) error {
 	if err := unix.Stat(v.LockPath(), &named); err != nil || held.Ino != named.Ino || held.Dev != named.Dev {
 		return failf(ErrNotExist, "volume %q has been removed", v.Name())
 	}
-	// The name is for messages only. A host whose disk is full must not keep a container from its data.
+	// No lock depends on what is written. A host whose disk is full must not keep a container from its data.
 	if file.Truncate(0) == nil {
-		file.WriteAt([]byte(container+"\n"), 0)
+		file.WriteAt([]byte(user.Container+"\n"+user.RuntimeRoot+"\n"), 0)
 	}
 	return nil
 }
@@ -283,14 +302,21 @@ func inUseError(name, holder string) error {
 }
 
 // readHolder returns the first line of a lock file, "" if there is none.
-func readHolder(file *os.File) string {
-	var buf [256]byte
+func readHolder(file *os.File) string { return readUser(file).Container }
+
+// maxUserBytes bounds what is read of a lock file: two names and a path.
+const maxUserBytes = 8 << 10
+
+// readUser returns what a lock file says.
+func readUser(file *os.File) User {
+	var buf [maxUserBytes]byte
 	n, err := file.ReadAt(buf[:], 0)
 	if err != nil && err != io.EOF {
-		return ""
+		return User{}
 	}
-	line, _, _ := strings.Cut(string(buf[:n]), "\n")
-	return strings.TrimSpace(line)
+	container, rest, _ := strings.Cut(string(buf[:n]), "\n")
+	root, _, _ := strings.Cut(rest, "\n")
+	return User{Container: strings.TrimSpace(container), RuntimeRoot: strings.TrimSpace(root)}
 }
 
 var nameRE = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)

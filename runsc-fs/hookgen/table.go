@@ -29,7 +29,7 @@ var hookTable = []hook{
 		why:  "volumes are opened and locked before any process starts",
 		file: "runsc/container/container.go",
 		at:   funcStart{"(*Container).createRoot"},
-		code: `if err := HOOKS.OpenVolumes(args.Spec, c.ID, sandboxID); err != nil {
+		code: `if err := HOOKS.OpenVolumes(conf.RootDir, args.Spec, c.ID, sandboxID); err != nil {
 			return err
 		}
 		defer HOOKS.ForgetVolumes(c.ID)`,
@@ -48,7 +48,7 @@ var hookTable = []hook{
 		why:  "volumes are opened and locked before the gofer starts",
 		file: "runsc/container/container.go",
 		at:   beforeCall{"(*Container).startImpl", "cgroup.RunInCgroup", ""},
-		code: `if err := HOOKS.OpenVolumes(c.Spec, c.ID, c.Sandbox.ID); err != nil {
+		code: `if err := HOOKS.OpenVolumes(conf.RootDir, c.Spec, c.ID, c.Sandbox.ID); err != nil {
 			return err
 		}
 		defer HOOKS.ForgetVolumes(c.ID)`,
@@ -100,6 +100,14 @@ var hookTable = []hook{
 		code: `HOOKS.StopSandbox(s.Pid.Load(), func() error {
 			return s.SignalContainer(s.ID, unix.SIGKILL, true)
 		})`,
+	},
+
+	{
+		name: "call-volumes",
+		why:  "lets commands reach the volumes of a sandbox that runs",
+		file: "runsc/sandbox/sandbox.go",
+		at:   fileEnd{},
+		code: `func (s *Sandbox) CallVolumes(method string, arg any) error { return s.call(method, arg, nil) }`,
 	},
 
 	// The sandbox process.
@@ -210,6 +218,15 @@ var hookTable = []hook{
 		at:   mapEntry{"(*filesystem).newSysDir", `"nr_open"`},
 		code: `"aio-max-nr": fs.newInode(ctx, root, 0644, &atomicInt32File{val: HOOKS.AIOMaxNr, max: 1<<31 - 1}),
 			"aio-nr": fs.newInode(ctx, root, 0444, &atomicInt32File{val: HOOKS.AIONr}),`,
+	},
+	{
+		name: "serve-volumes",
+		why:  "volumes take commands through the control socket",
+		file: "runsc/boot/controller.go",
+		at:   beforeCall{"(*controller).registerHandlers", "c.srv.Register", "&debug{}"},
+		code: `if volumes := HOOKS.ServeVolumes(); volumes != nil {
+			c.srv.Register(volumes)
+		}`,
 	},
 	{
 		name: "start-args",

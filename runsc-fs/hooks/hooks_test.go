@@ -115,17 +115,17 @@ func volumeMount(name string, options ...string) specs.Mount {
 
 func TestOpenVolumesLocks(t *testing.T) {
 	useRegistry(t, "a", "b")
-	if err := OpenVolumes(specOf(volumeMount("a")), "c1", "c1"); err != nil {
+	if err := OpenVolumes("/run/runsc", specOf(volumeMount("a")), "c1", "c1"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ForgetVolumes("c1") })
 
 	// Another container gets neither of its volumes, and b stays free.
-	err := OpenVolumes(specOf(volumeMount("b"), volumeMount("a")), "c2", "c2")
+	err := OpenVolumes("/run/runsc", specOf(volumeMount("b"), volumeMount("a")), "c2", "c2")
 	if want := `volume "a" is in use by container c1; stop that first`; err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
-	if err := OpenVolumes(specOf(volumeMount("b")), "c3", "c3"); err != nil {
+	if err := OpenVolumes("/run/runsc", specOf(volumeMount("b")), "c3", "c3"); err != nil {
 		t.Errorf("the volume of a container that was refused: %v", err)
 	}
 	ForgetVolumes("c3")
@@ -137,7 +137,7 @@ func TestOpenVolumesLocks(t *testing.T) {
 	if err := CheckVolumes(specOf(volumeMount("a")), "other"); err == nil {
 		t.Error("CheckVolumes in another sandbox: no error")
 	}
-	if err := OpenVolumes(specOf(volumeMount("a"), volumeMount("b")), "sub", "c1"); err != nil {
+	if err := OpenVolumes("/run/runsc", specOf(volumeMount("a"), volumeMount("b")), "sub", "c1"); err != nil {
 		t.Fatal(err)
 	}
 	var args []VolumeArg
@@ -154,7 +154,7 @@ func TestOpenVolumesLocks(t *testing.T) {
 	ForgetVolumes("sub")
 
 	ForgetVolumes("c1")
-	if err := OpenVolumes(specOf(volumeMount("a")), "c4", "c4"); err != nil {
+	if err := OpenVolumes("/run/runsc", specOf(volumeMount("a")), "c4", "c4"); err != nil {
 		t.Errorf("after the first container is gone: %v", err)
 	}
 	ForgetVolumes("c4")
@@ -170,14 +170,14 @@ func TestOpenVolumesErrors(t *testing.T) {
 		{volumeMount("a", "frob"), `mount /a: volume "a": unknown option "frob"; correct it or leave it out`},
 		{volumeMount("a", "sync"), `mount /a: volume "a": mount option "sync" is not supported`},
 	} {
-		if err := OpenVolumes(specOf(test.mount), "c", "c"); err == nil || err.Error() != test.want {
+		if err := OpenVolumes("/run/runsc", specOf(test.mount), "c", "c"); err == nil || err.Error() != test.want {
 			t.Errorf("error %v\nwant  %s", err, test.want)
 		}
 		if list := openedFor("c"); list != nil {
 			t.Errorf("%v is open after an error", list)
 		}
 	}
-	if err := OpenVolumes(specOf(specs.Mount{Type: "tmpfs", Destination: "/t"}), "c", "c"); err != nil || openedFor("c") != nil {
+	if err := OpenVolumes("/run/runsc", specOf(specs.Mount{Type: "tmpfs", Destination: "/t"}), "c", "c"); err != nil || openedFor("c") != nil {
 		t.Errorf("a container without volumes: %v", err)
 	}
 }
@@ -246,7 +246,7 @@ func TestCheckSavable(t *testing.T) {
 
 func TestBootFlags(t *testing.T) {
 	useRegistry(t, "a")
-	if err := OpenVolumes(specOf(volumeMount("a")), "c", "c"); err != nil {
+	if err := OpenVolumes("/run/runsc", specOf(volumeMount("a")), "c", "c"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ForgetVolumes("c") })
@@ -413,7 +413,7 @@ func TestReadOnlyVolumes(t *testing.T) {
 		{"a further container may join", pod, false},
 		{"one mount is writable", both, false},
 	} {
-		if err := OpenVolumes(test.spec, "c", "c"); err != nil {
+		if err := OpenVolumes("/run/runsc", test.spec, "c", "c"); err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
 		v := openedFor("c")[0]

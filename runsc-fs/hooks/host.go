@@ -30,7 +30,8 @@ func VolumeRoot() string { return volumeRoot }
 
 // OpenRegistry opens the registry that this command works with.
 func OpenRegistry() (*registry.Registry, error) {
-	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe, PrepareDevice: prepareDevice, CreateLayer: gofer.CreateLayer, Flatten: gofer.Flatten})
+	return registry.Open(registry.Options{Root: volumeRoot, Format: gofer.Format, Probe: gofer.Probe, PrepareDevice: prepareDevice, CreateLayer: gofer.CreateLayer, Flatten: gofer.Flatten,
+		GrowImage: gofer.GrowImage, GrowVolume: growVolume, AskUser: askUser})
 }
 
 // prepareDevice makes or checks the file system of a device volume.
@@ -82,7 +83,7 @@ func openedFor(containerID string) []openVolume {
 // OpenVolumes opens and locks the volumes that a container mounts, copies the
 // first files into new ones, and keeps them for DonateVolumes or SendVolumes.
 // Nothing stays open or locked if it fails. The error is one line.
-func OpenVolumes(spec *specs.Spec, containerID, sandboxID string) error {
+func OpenVolumes(runtimeRoot string, spec *specs.Spec, containerID, sandboxID string) error {
 	reg, mounts, err := volumeMounts(spec)
 	if err != nil || len(mounts) == 0 {
 		return err
@@ -90,7 +91,7 @@ func OpenVolumes(spec *specs.Spec, containerID, sandboxID string) error {
 	pod := containerID != sandboxID || isPod(spec)
 	var list []openVolume
 	for name, use := range mounts {
-		v, err := open(reg, use, containerID, sandboxID, pod)
+		v, err := open(reg, use, runtimeRoot, containerID, sandboxID, pod)
 		if err != nil {
 			for i := range list {
 				list[i].close()
@@ -199,12 +200,12 @@ func heldBySandbox(v *registry.Volume, sandboxID string) bool {
 }
 
 // open locks and opens one volume for a container.
-func open(reg *registry.Registry, use volumeUse, containerID, sandboxID string, pod bool) (_ *openVolume, err error) {
+func open(reg *registry.Registry, use volumeUse, runtimeRoot, containerID, sandboxID string, pod bool) (_ *openVolume, err error) {
 	v := use.volume
 	out := &openVolume{arg: VolumeArg{
 		Name: v.Name(), Kind: string(v.Kind()), SizeBytes: v.SizeBytes(), Container: containerID,
 	}}
-	lock, err := v.Acquire(holderName(containerID, sandboxID))
+	lock, err := v.AcquireFor(registry.User{Container: holderName(containerID, sandboxID), RuntimeRoot: runtimeRoot})
 	if errors.Is(err, registry.ErrInUse) && containerID != sandboxID && heldBySandbox(v, sandboxID) {
 		return out, nil // the containers of a sandbox share their volumes
 	}
