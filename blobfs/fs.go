@@ -15,6 +15,7 @@ import (
 // FS is a mounted file system. All methods may be called concurrently.
 type FS struct {
 	opts             MountOptions
+	clock            clock
 	dev              nvme.BlockDevice
 	store            *store.Store
 	cache            *PageCache
@@ -105,6 +106,7 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 		opts: opts, dev: dev, store: s, seed: s.HashSeed(),
 		lbaBytes: dev.Geometry().LBASizeBytes, maxTransferBytes: int64(dev.Geometry().MaxTransferBytes),
 	}
+	fs.clock.now, fs.clock.grainNs = opts.Now, opts.TimeGrain.Nanoseconds()
 	fs.cache = newPageCache(dev.Arena(), opts.CacheBytes)
 	fs.inodes.init(opts.MaxIdleInodes)
 	fs.root, err = fs.viewInode(func(*store.Reader) (uint64, error) { return format.RootObject, nil })
@@ -153,7 +155,8 @@ func (fs *FS) ReadOnly() bool {
 	return ro
 }
 
-func (fs *FS) now() int64 { return fs.opts.Now() }
+// now is the time for what happens now, as coarse as file times are.
+func (fs *FS) now() int64 { return fs.clock.coarse() }
 
 // bytesPerInode is the share of space that statfs counts as one inode: what
 // the smallest file takes in the tree.

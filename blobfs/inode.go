@@ -69,6 +69,7 @@ type Inode struct {
 	wbErr       errState
 	truncating  bool // blocks beyond the size are being freed
 	linkable    bool // made without a name, and never had one
+	timesSeen   bool // somebody has looked at the times since they last changed
 	invalidator func(off, length int64)
 }
 
@@ -148,10 +149,12 @@ func (i *Inode) Parent() uint64 {
 // Size is the size of a file or symbolic link in bytes. It takes no lock.
 func (i *Inode) Size() int64 { return i.size.Load() }
 
-// Attr returns a consistent copy of the attributes.
+// Attr returns a consistent copy of the attributes. The next change of the file
+// then gets a time of its own, however coarse times are otherwise.
 func (i *Inode) Attr() Attr {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	i.timesSeen = true
 	a := Attr{
 		Ino: i.ino, Generation: i.gen, Mode: i.a.mode, UID: i.a.uid, GID: i.a.gid, Nlink: i.a.nlink, Rdev: i.a.rdev,
 		Size: i.size.Load(), Blocks: int64(i.blocks) * (BlockSizeBytes / 512),
@@ -215,6 +218,7 @@ func (i *Inode) setAttr(mask AttrMask, a *Attr) {
 	now := i.fs.now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	now = i.stampLocked(now)
 	if mask&AttrMode != 0 {
 		i.a.mode = i.typ | a.Mode&ModePermission
 	}
@@ -309,9 +313,12 @@ func (i *Inode) touchAtime() {
 func (i *Inode) modified() {
 	now := i.fs.now()
 	i.mu.Lock()
-	i.mtime.Store(now)
-	i.ctime.Store(now)
-	i.attrChangedLocked()
+	now = i.stampLocked(now)
+	if i.mtime.Load() != now || i.ctime.Load() != now {
+		i.mtime.Store(now)
+		i.ctime.Store(now)
+		i.attrChangedLocked()
+	}
 	i.mu.Unlock()
 	i.fs.markDirty(i)
 }

@@ -85,6 +85,10 @@ func TestDeviceCommandsOfSyncs(t *testing.T) {
 			e.write(f, f.Size(), block, 0)
 			e.must(f.Fsync(nil, true))
 		}, 1, 1, 1},
+		{"buffered overwrite and fsync", func() { // data and times
+			e.write(f, 4096, block, 0)
+			e.must(f.Fsync(nil, false))
+		}, 2, 0, 1},
 		{"nothing and fsync", func() { e.must(f.Fsync(nil, true)) }, 0, 0, 0},
 	} {
 		if err := e.fs.Sync(nil); err != nil {

@@ -16,6 +16,7 @@ type txn struct {
 	*store.Tx
 	fs                   *FS
 	touched              []touchedInode
+	attrsOnly            bool                       // nothing changes but attributes of inodes
 	doomed               []doomedItem               // scratch of destroy
 	oldOwners, newOwners []ownedRun                 // scratch of recount
 	orphaned             []format.Run               // likewise
@@ -52,7 +53,7 @@ func (tx *txn) change(i *Inode, now int64, fn func(a *inodeAttrs)) {
 	tx.touch(i)
 	i.mu.Lock()
 	fn(&i.a)
-	i.ctime.Store(now)
+	i.ctime.Store(i.stampLocked(now))
 	i.attrChangedLocked()
 	i.mu.Unlock()
 }
@@ -64,6 +65,7 @@ func (tx *txn) changeDir(i *Inode, now int64, entries, nlink int) {
 	// A directory of a damaged image may count less than it has.
 	i.a.entries = uint64(max(int64(i.a.entries)+int64(entries), 0))
 	i.a.nlink = uint32(max(int(i.a.nlink)+nlink, 2))
+	now = i.stampLocked(now)
 	i.mtime.Store(now)
 	i.ctime.Store(now)
 	i.attrChangedLocked()
@@ -83,6 +85,7 @@ func (tx *txn) remove(i *Inode) error {
 
 func (tx *txn) writeItems() error {
 	var b [format.InodeBytes]byte
+	grown := false
 	for n := range tx.touched {
 		t := &tx.touched[n]
 		if t.gone {
@@ -92,10 +95,14 @@ func (tx *txn) writeItems() error {
 		i.mu.Lock()
 		i.itemLocked(&b)
 		t.seq, t.size = i.attrSeq, i.diskSize
+		grown = grown || t.size > i.loggedSize
 		i.mu.Unlock()
 		if err := tx.Put(inodeKey(i.ino), b[:]); err != nil {
 			return err
 		}
+	}
+	if tx.attrsOnly && !grown { // times, mostly: right with or without the data
+		tx.Independent()
 	}
 	return nil
 }
@@ -115,7 +122,7 @@ func (fs *FS) transact(freeing bool, fn func(tx *txn) error) error {
 	defer fs.txMu.Unlock()
 	tx := &fs.tx
 	tx.fs = fs
-	tx.touched = tx.touched[:0]
+	tx.touched, tx.attrsOnly = tx.touched[:0], false
 	run := func(stx *store.Tx) error {
 		tx.Tx = stx
 		defer func() { tx.Tx = nil }()

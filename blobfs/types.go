@@ -242,6 +242,9 @@ type MountOptions struct {
 	// Now is the clock for all times, in nanoseconds since the Unix epoch.
 	// nil: time.Now.
 	Now func() int64
+	// TimeGrain is how long changes get the same time, unless somebody looks at
+	// it in between. 0: as fine as the clock.
+	TimeGrain time.Duration
 	// Logf receives one line per event worth knowing. nil: dropped.
 	Logf func(format string, args ...any)
 }
@@ -249,6 +252,9 @@ type MountOptions struct {
 func (o *MountOptions) setDefaults(arenaBytes int64) error {
 	if o.CacheBytes < 0 || o.NodeCacheBytes < 0 || o.MaxIdleInodes < 0 {
 		return fmt.Errorf("%w: negative cache size", ErrInvalid)
+	}
+	if o.TimeGrain < 0 {
+		return fmt.Errorf("%w: negative grain of times", ErrInvalid)
 	}
 	if o.NoAtime && o.StrictAtime {
 		return fmt.Errorf("%w: NoAtime and StrictAtime exclude each other", ErrInvalid)

@@ -362,6 +362,7 @@ func (i *Inode) logAttrs() error {
 	}
 	return i.fs.updateFreeing(func(tx *txn) error {
 		tx.touch(i)
+		tx.attrsOnly = true
 		return nil
 	})
 }

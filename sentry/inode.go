@@ -131,7 +131,7 @@ func (i *inode) pinned() bool {
 }
 
 // size is the size of a regular file in bytes.
-func (i *inode) size() int64 { return i.blob.Attr().Size }
+func (i *inode) size() int64 { return i.blob.Size() }
 
 func (i *inode) fileType() uint32 { return i.mode.Load() & linux.S_IFMT }
 func (i *inode) isDir() bool      { return i.fileType() == linux.S_IFDIR }

@@ -194,6 +194,9 @@ func (r *registry) find(name string) (*volume, error) {
 	return v, nil
 }
 
+// timeGrain is the granularity of file times: that of Linux at its usual 250 Hz.
+const timeGrain = 4 * time.Millisecond
+
 // openLocked starts a controller on the volume and mounts its file system,
 // making one first if it has none.
 //
@@ -221,6 +224,7 @@ func (v *volume) openLocked(opts *mountOptions) (*blobfs.FS, error) {
 		CommitInterval: opts.commitInterval,
 		StrictAtime:    opts.strictAtime,
 		Now:            opts.now,
+		TimeGrain:      timeGrain,
 		Logf:           v.logf,
 	})
 	if err != nil {

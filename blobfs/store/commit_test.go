@@ -61,6 +61,11 @@ func TestCommitCost(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		alone := func() {
+			if lsn, err = s.Update(func(tx *Tx) error { tx.Independent(); return tx.Put(format.Key{Object: 1}, []byte("x")) }); err != nil {
+				t.Fatal(err)
+			}
+		}
 		commit := func() {
 			if err := s.Commit(lsn); err != nil {
 				t.Fatal(err)
@@ -78,6 +83,10 @@ func TestCommitCost(t *testing.T) {
 			{"two transactions", []func(){update, update, commit}, "write-fua", "write"},
 			{"data and a transaction", []func(){write, update, commit}, "write flush write-fua", "write write"},
 			{"again", []func(){commit, commit}, "", ""},
+			{"data and an independent transaction", []func(){write, alone, commit}, "write write flush", "write write"},
+			{"an independent transaction", []func(){alone, commit}, "write-fua", "write"},
+			{"data and transactions of both kinds", []func(){write, alone, update, alone, commit}, "write flush write-fua", "write write"},
+			{"an independent one after that", []func(){write, alone, commit}, "write write flush", "write write"},
 		} {
 			for _, f := range step.do {
 				f()

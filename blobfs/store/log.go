@@ -24,9 +24,10 @@ type logWriter struct {
 	writing bool
 	io      pageIO // the leader's
 
-	firstLSN LSN // of buf
-	appended LSN // last transaction appended, ever
-	durable  LSN // last transaction known durable
+	firstLSN LSN  // of buf
+	ordered  bool // something in buf needs the data written before it
+	appended LSN  // last transaction appended, ever
+	durable  LSN  // last transaction known durable
 	flushed  uint64
 
 	head uint32 // block of the region for the next record
@@ -45,9 +46,12 @@ func (l *logWriter) init(s *Store, blocks int) error {
 		}
 		*b = mem
 	}
-	l.n = format.RecordHeaderBytes
+	l.empty(l.buf)
 	return nil
 }
+
+// empty begins a new record in buf.
+func (l *logWriter) empty(buf []byte) { l.buf, l.n, l.ordered = buf, format.RecordHeaderBytes, false }
 
 func (l *logWriter) release() {
 	for _, b := range [][]byte{l.buf, l.spare} {
@@ -70,9 +74,10 @@ func (l *logWriter) room() (bufferFull, regionFull bool) {
 	return l.n+MaxTxBytes > len(l.buf), l.used+3*l.bufBlocks() > l.s.sb.LogBlocks
 }
 
-// append adds a transaction, for which room has been found to be there. It
-// reports whether a checkpoint should be made. Store.mu is held exclusively.
-func (l *logWriter) append(enc []byte, lsn LSN) (full bool) {
+// append adds a transaction, for which room has been found to be there; alone
+// says that it does not need the data written before it. It reports whether a
+// checkpoint should be made. Store.mu is held exclusively.
+func (l *logWriter) append(enc []byte, lsn LSN, alone bool) (full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.n == format.RecordHeaderBytes {
@@ -80,6 +85,7 @@ func (l *logWriter) append(enc []byte, lsn LSN) (full bool) {
 	}
 	l.n += copy(l.buf[l.n:], enc)
 	l.appended = lsn
+	l.ordered = l.ordered || !alone
 	return l.used > l.s.sb.LogBlocks/2
 }
 
@@ -110,14 +116,15 @@ func (l *logWriter) commit(lsn LSN, dataWrites uint64) error {
 	}
 }
 
-// lead flushes what data was written and writes the gathered record. mu is
-// held, and released during I/O.
+// lead flushes what data was written and writes the gathered record: in this
+// order if the record needs the data, and otherwise so that one flush serves
+// both. mu is held, and released during I/O.
 func (l *logWriter) lead() {
 	s := l.s
 	l.writing = true
 	var rec format.Record
 	record := l.buf
-	last := l.appended
+	last, ordered := l.appended, l.ordered
 	if l.n > format.RecordHeaderBytes {
 		rec = format.Record{
 			Header:     format.Header{UUID: s.sb.UUID, Generation: s.sb.LogEpoch},
@@ -136,7 +143,8 @@ func (l *logWriter) lead() {
 		l.head += rec.Blocks()
 		l.used += rec.Blocks()
 		l.seq++
-		l.buf, l.spare, l.n = l.spare, nil, format.RecordHeaderBytes
+		l.empty(l.spare)
+		l.spare = nil
 		if l.head == s.sb.LogBlocks {
 			l.head = 0
 		}
@@ -147,12 +155,17 @@ func (l *logWriter) lead() {
 	// All data that transactions of the record refer to was complete before
 	// they were appended, so it counts as written here.
 	written := s.dataWrites.Load()
+	flush := written > flushed && s.volatileCache
 	var err error
-	if written > flushed {
+	if flush && (ordered || rec.Length == 0) {
 		err = s.flush()
+		flush = false
 	}
 	if err == nil && rec.Length > 0 {
-		err = l.writeRecord(&rec, record)
+		err = l.writeRecord(&rec, record, !flush)
+	}
+	if err == nil && flush {
+		err = s.flush()
 	}
 	if err != nil {
 		s.fail("writing the log", err)
@@ -183,14 +196,15 @@ func (l *logWriter) drain() {
 	}
 }
 
-// writeRecord writes a record in one request. Only the leader calls it.
-func (l *logWriter) writeRecord(rec *format.Record, buf []byte) error {
+// writeRecord writes a record in one request, durably unless a flush follows.
+// Only the leader calls it.
+func (l *logWriter) writeRecord(rec *format.Record, buf []byte, durably bool) error {
 	blocks := rec.Encode(buf)
 	s := l.s
 	s.stats.logRecords.Add(1)
 	s.stats.logBytes.Add(uint64(len(blocks)))
 	l.io.vec[0] = blocks
-	l.io.req[0] = nvme.Request{Op: nvme.OpWrite, FUA: s.volatileCache, OffsetBytes: rec.Addr.OffsetBytes(), Vec: l.io.vec[:]}
+	l.io.req[0] = nvme.Request{Op: nvme.OpWrite, FUA: durably && s.volatileCache, OffsetBytes: rec.Addr.OffsetBytes(), Vec: l.io.vec[:]}
 	return s.dev.Do(l.io.req[:])
 }
 
@@ -219,7 +233,7 @@ func (l *logWriter) truncate(m logMark, flushed uint64) {
 	l.durable = max(l.durable, m.lsn)
 	l.flushed = max(l.flushed, flushed)
 	if l.appended <= m.lsn {
-		l.n = format.RecordHeaderBytes
+		l.empty(l.buf)
 	}
 	l.cond.Broadcast()
 }

@@ -22,6 +22,7 @@ type Tx struct {
 	ops     int
 	freeing bool
 	active  bool
+	alone   bool // see Independent
 
 	undo    []undoOp
 	undoOld []byte       // values that undo refers to
@@ -45,7 +46,7 @@ func (tx *Tx) begin(freeing bool) {
 		tx.enc, tx.undoOld, tx.undo = nil, nil, nil
 	}
 	tx.enc = append(tx.enc[:0], make([]byte, format.TxHeaderBytes)...)
-	tx.ops, tx.freeing, tx.active = 0, freeing, true
+	tx.ops, tx.freeing, tx.active, tx.alone = 0, freeing, true, false
 	tx.undo, tx.undoOld, tx.freed = tx.undo[:0], tx.undoOld[:0], tx.freed[:0]
 }
 
@@ -105,7 +106,7 @@ func (s *Store) runLocked(fn func(tx *Tx) error, freeing bool) (lsn LSN, checkpo
 	}
 	s.lastLSN++
 	format.PutTxHeader(tx.enc, tx.ops, uint64(s.lastLSN))
-	logFull := s.log.append(tx.enc, s.lastLSN)
+	logFull := s.log.append(tx.enc, s.lastLSN, tx.alone)
 	if len(tx.freed) > 0 {
 		s.alloc.addPending(tx.freed, s.lastLSN)
 	}
@@ -320,6 +321,12 @@ func (tx *Tx) changeRun(code format.OpCode, run format.Run) error {
 	tx.ops++
 	return nil
 }
+
+// Independent declares that this transaction makes sense without the data that
+// was written before it: it neither makes blocks readable nor promises anything
+// of their content. Its record then shares one flush with that data instead of
+// waiting for one of its own.
+func (tx *Tx) Independent() { tx.alone = true }
 
 // Generation returns the generation that this transaction belongs to, for the
 // birth of extents.
