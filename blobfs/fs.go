@@ -91,7 +91,7 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 		return nil, err
 	}
 	s, err := store.Open(dev, store.Options{
-		ReadOnly: opts.ReadOnly, NodeCacheBytes: opts.NodeCacheBytes, Logf: opts.Logf,
+		ReadOnly: opts.ReadOnly, Discard: opts.Discard, NodeCacheBytes: opts.NodeCacheBytes, Logf: opts.Logf,
 		Now: func() time.Time { return time.Unix(0, opts.Now()) },
 	})
 	if err != nil {
@@ -204,6 +204,7 @@ func (fs *FS) Close() error {
 	if !fs.opts.ReadOnly {
 		fs.revokeWritable()
 		err = fs.flushAll()
+		_ = fs.discard() // hints
 	}
 	if idle {
 		fs.inodes.all(func(i *Inode) {

@@ -120,6 +120,32 @@ func (i *Inode) eachDelayed(from, to uint64, fn func(e Extent) (stop bool)) (sto
 	return false
 }
 
+// Discard tells the device of the blocks freed since the last time, if the option
+// Discard is set. It makes durable what freed them first. ErrIO.
+func (fs *FS) Discard() error {
+	g, err := fs.gate.enter()
+	if err != nil {
+		return err
+	}
+	defer g.leave()
+	if fs.ReadOnly() || !fs.opts.Discard {
+		return nil
+	}
+	if err := fs.store.Commit(fs.store.LastLSN()); err != nil {
+		return volumeError(err)
+	}
+	return fs.discard()
+}
+
+// discard is Discard for what is freed durably already.
+func (fs *FS) discard() error {
+	if !fs.opts.Discard {
+		return nil
+	}
+	_, err := fs.store.Discard() // logged, and no harm to the volume
+	return volumeError(err)
+}
+
 // Trim tells the device which of the volume's bytes [off, off+n) are free, but no
 // free run of less than minBytes, and returns how many bytes it told.
 // Errors: ErrNotSupported by devices that do not want to know, ErrReadOnly, ErrIO.

@@ -316,6 +316,7 @@ func (fs *FS) runFlusher() {
 // periodicCommit makes durable what has been done. Pages mapped for writing are
 // taken back first, so that those not written again become clean.
 func (fs *FS) periodicCommit() {
+	defer fs.discard()
 	if fs.countDirty() == 0 {
 		// Namespace changes are logged already.
 		_ = fs.store.Commit(fs.store.LastLSN()) // a failure is sticky and logged

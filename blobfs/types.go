@@ -235,6 +235,10 @@ type MountOptions struct {
 	// read. Neither: relatime.
 	NoAtime     bool
 	StrictAtime bool
+	// Discard tells the device of freed blocks, in batches, with each background
+	// commit and when the file system is closed, after the transactions that freed
+	// them are durable.
+	Discard bool
 	// GrowToBytes makes the file system as large as this allows, as Grow does,
 	// if it is smaller. What keeps it from growing is logged and keeps nobody
 	// from mounting it. 0: it stays as large as it is.

@@ -110,6 +110,9 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 	if err != nil {
 		return Mount{}, false, fmt.Errorf("volume %q: %w", volume.Name(), err)
 	}
+	if volume.Spec().Discard && !options.NoDiscard {
+		options.Discard = true
+	}
 	if options.SizeBytes > volume.SizeBytes() {
 		return Mount{}, false, fmt.Errorf("volume %q: option \"size=%d\" is more than the volume has, %s", volume.Name(), options.SizeBytes, registry.FormatSize(volume.SizeBytes()))
 	}

@@ -197,7 +197,8 @@ func TestOptions(t *testing.T) {
 		{[]string{"rw", "defaults", "rbind", "bind", "rprivate", "private", "shared", "rshared", "slave", "rslave", "unbindable", "runbindable"}, relatime},
 		{[]string{"ro", "noexec", "nosuid", "nodev", "noatime", "sync", "dirsync", "discard"},
 			MountOptions{ReadOnly: true, NoExec: true, NoSUID: true, NoDev: true, Atime: AtimeNever, Sync: true, DirSync: true, Discard: true}},
-		{[]string{"ro", "noexec", "nosuid", "nodev", "sync", "discard", "noatime", "rw", "exec", "suid", "dev", "async", "nodiscard", "relatime"}, relatime},
+		{[]string{"ro", "noexec", "nosuid", "nodev", "sync", "discard", "noatime", "rw", "exec", "suid", "dev", "async", "nodiscard", "relatime"}, MountOptions{Atime: AtimeRelative, NoDiscard: true}},
+		{[]string{"nodiscard", "discard"}, MountOptions{Atime: AtimeRelative, Discard: true}},
 		{[]string{"strictatime"}, MountOptions{Atime: AtimeStrict}},
 		{[]string{"size=1G", "commit=30", "cache=64MiB"}, MountOptions{Atime: AtimeRelative, SizeBytes: 1 << 30, CommitSeconds: 30, CacheBytes: 64 << 20}},
 	} {

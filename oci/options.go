@@ -28,6 +28,8 @@ type MountOptions struct {
 	Sync     bool // every write is durable when it returns
 	DirSync  bool // every change of a directory is durable when it returns
 	Discard  bool // freed space is given back to the device
+	// NoDiscard says that Discard was turned off: the volume's own setting does not count.
+	NoDiscard bool
 
 	SizeBytes     int64 // limit on the space in use; 0 means the whole volume
 	CommitSeconds int   // time between commits in the background; 0 means the file system's default
@@ -64,8 +66,8 @@ var flagOptions = map[string]setter{
 	"async":       func(o *MountOptions) { o.Sync = false },
 	"sync":        func(o *MountOptions) { o.Sync = true },
 	"dirsync":     func(o *MountOptions) { o.DirSync = true },
-	"discard":     func(o *MountOptions) { o.Discard = true },
-	"nodiscard":   func(o *MountOptions) { o.Discard = false },
+	"discard":     func(o *MountOptions) { o.Discard, o.NoDiscard = true, false },
+	"nodiscard":   func(o *MountOptions) { o.Discard, o.NoDiscard = false, true },
 
 	"bind": ignored, "rbind": ignored,
 	"private": ignored, "rprivate": ignored, "shared": ignored, "rshared": ignored,
@@ -131,7 +133,7 @@ func (o MountOptions) Strings() []string {
 		name string
 	}{
 		{o.NoSUID, "nosuid"}, {o.NoDev, "nodev"}, {o.NoExec, "noexec"},
-		{o.Sync, "sync"}, {o.DirSync, "dirsync"}, {o.Discard, "discard"},
+		{o.Sync, "sync"}, {o.DirSync, "dirsync"}, {o.Discard, "discard"}, {o.NoDiscard, "nodiscard"},
 	} {
 		if flag.set {
 			options = append(options, flag.name)

@@ -16,9 +16,10 @@ const maxNamespace = 0xfffffffe
 
 // volumeCreate makes a volume.
 type volumeCreate struct {
-	size   optional
-	memory bool
-	image  optional
+	size    optional
+	memory  bool
+	discard bool
+	image   optional
 
 	device    string
 	namespace uint
@@ -29,12 +30,13 @@ type volumeCreate struct {
 func (*volumeCreate) name() string     { return "create" }
 func (*volumeCreate) synopsis() string { return "make a volume" }
 func (*volumeCreate) arguments() string {
-	return "NAME [--size SIZE] [--memory | --image PATH | --device ADDRESS [--namespace N] [--existing | --force]]"
+	return "NAME [--size SIZE] [--discard] [--memory | --image PATH | --device ADDRESS [--namespace N] [--existing | --force]]"
 }
 
 func (v *volumeCreate) setFlags(f *flag.FlagSet) {
 	f.Var(&v.size, "size", "size of the volume, such as 512M or 10G; default 10G, or 1G in memory")
 	f.BoolVar(&v.memory, "memory", false, "keep the data in memory; it ends with the container")
+	f.BoolVar(&v.discard, "discard", false, "give space that is freed in the volume back to the host, as the mount option discard does")
 	f.Var(&v.image, "image", "image file outside the registry: used as it is if it exists, else made")
 	f.StringVar(&v.device, "device", "", "PCI address of an NVMe device for the volume alone, bound with 'runsc-fs device bind'")
 	f.UintVar(&v.namespace, "namespace", 1, "number of the device's namespace")
@@ -46,7 +48,7 @@ func (v *volumeCreate) run(_ context.Context, out io.Writer, args []string) erro
 	if len(args) != 1 {
 		return usagef("one name is needed, not %d", len(args))
 	}
-	spec := registry.CreateSpec{Name: args[0], Image: v.image.text, Existing: v.existing, Force: v.force}
+	spec := registry.CreateSpec{Name: args[0], Image: v.image.text, Discard: v.discard, Existing: v.existing, Force: v.force}
 	if v.image.given && v.image.text == "" {
 		return usagef("the path of --image is empty; leave out the flag to have the image made in the registry")
 	}

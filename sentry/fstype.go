@@ -136,6 +136,7 @@ type mountOptions struct {
 	volume         string
 	commitInterval time.Duration // 0: the default
 	strictAtime    bool
+	discard        bool
 	now            func() int64 // nil: the host's clock
 }
 
@@ -154,6 +155,8 @@ func parseMountOptions(data string) (*mountOptions, error) {
 				return nil, fmt.Errorf("mount option commit=%s: not between 1 and %d seconds", value, maxCommitSeconds)
 			}
 			opts.commitInterval = time.Duration(n) * time.Second
+		case "discard":
+			opts.discard = true
 		case "strictatime":
 			opts.strictAtime = true
 		case "relatime":
@@ -170,6 +173,9 @@ func (o *mountOptions) show() string {
 	var shown []string
 	if o.commitInterval != 0 {
 		shown = append(shown, fmt.Sprintf("commit=%d", o.commitInterval/time.Second))
+	}
+	if o.discard {
+		shown = append(shown, "discard")
 	}
 	if o.strictAtime {
 		shown = append(shown, "strictatime")

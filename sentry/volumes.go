@@ -220,6 +220,7 @@ func (v *volume) openLocked(opts *mountOptions) (*blobfs.FS, error) {
 	blob, err := blobfs.Mount(device, blobfs.MountOptions{
 		ReadOnly:       v.spec.ReadOnly,
 		GrowToBytes:    v.sizeBytes,
+		Discard:        opts.discard,
 		NodeCacheBytes: v.config.NodeCacheBytes,
 		CommitInterval: opts.commitInterval,
 		StrictAtime:    opts.strictAtime,

@@ -60,7 +60,8 @@ type allocator struct {
 	nodeGoal format.Addr   // where to look for the next ones
 	dataGoal format.Addr   // default for data without a goal
 
-	trimming int64 // provisional blocks that Trim is about to give back
+	trimming int64 // provisional blocks that Trim or Discard is about to give back
+	discard  discardList
 
 	pending       []pendingRun  // freed by transactions, oldest first
 	pendingBlocks int64         // their sum
@@ -71,6 +72,7 @@ type allocator struct {
 func newAllocator(s *Store) *allocator {
 	groups := format.Groups(s.VolumeBlocks())
 	a := &allocator{s: s, groups: make([]group, 0, groups)}
+	a.discard.on = s.opts.Discard && s.dev.Geometry().Deallocate
 	a.addGroups(groups)
 	a.nodeGoal = s.sb.LogStart + format.Addr(s.sb.LogBlocks)
 	a.dataGoal = a.nodeGoal + format.Addr(s.VolumeBlocks()/64)

@@ -29,6 +29,7 @@ type crashRig struct {
 	cuts  int        // images to check at each
 	big   bool       // large values, to fill the log
 	files int        // number of objects with data
+	opts  Options
 
 	stamps atomic.Uint64 // of data writes; stands in the extent's Birth
 
@@ -38,7 +39,9 @@ type crashRig struct {
 	states  int     // images checked
 	err     error   // first violation
 	full    int     // steps that found no space
-	commit  bool    // a Commit is in progress (single-threaded workloads)
+
+	discarded uint64 // blocks
+	commit    bool   // a Commit is in progress (single-threaded workloads)
 }
 
 func newCrashRig(t testing.TB, seed uint64, sizeBytes int64, volatileCache bool) *crashRig {
@@ -48,7 +51,8 @@ func newCrashRig(t testing.TB, seed uint64, sizeBytes int64, volatileCache bool)
 	}
 	rig.dev = newTestDevice(t, sizeBytes, volatileCache)
 	formatTest(t, rig.dev)
-	rig.s = openTest(t, rig.dev, Options{NodeCacheBytes: 1 << 20})
+	rig.opts = Options{NodeCacheBytes: 1 << 20, Now: testNow}
+	rig.s = openTest(t, rig.dev, rig.opts)
 	rig.s.inline = true
 	t.Cleanup(func() { rig.s.Close() })
 	rig.dev.hook = rig.cut
@@ -338,6 +342,15 @@ func (rig *crashRig) run(steps int) error {
 					rig.ack(last)
 				}
 			}
+		case 5, 6:
+			if rig.opts.Discard {
+				if lsn, err = rig.s.LastLSN(), nil; rnd.IntN(2) == 0 {
+					err = rig.s.Commit(lsn)
+				}
+				n, discardErr := rig.s.Discard()
+				rig.discarded += n
+				err = errors.Join(err, discardErr)
+			}
 		case 4:
 			if rnd.IntN(8) == 0 {
 				last := rig.s.LastLSN()
@@ -345,7 +358,7 @@ func (rig *crashRig) run(steps int) error {
 					return err
 				}
 				rig.ack(last)
-				if rig.s, err = Open(rig.dev, Options{NodeCacheBytes: 1 << 20, Now: testNow}); err == nil {
+				if rig.s, err = Open(rig.dev, rig.opts); err == nil {
 					rig.s.inline = true
 				}
 			}

@@ -73,7 +73,7 @@ func (a *allocator) spare() int64 {
 
 // pendingLocked is what will be allocatable after a checkpoint.
 func (a *allocator) pendingLocked() int64 {
-	return a.pendingBlocks + a.trimming + int64(len(a.oldNodes)+len(a.frozenNodes))
+	return a.pendingBlocks + a.trimming + a.discard.blocks + int64(len(a.oldNodes)+len(a.frozenNodes))
 }
 
 // Reserve promises blocks of data space: as many blocks can be allocated later
@@ -135,6 +135,9 @@ func (s *Store) withSpace(try func(a *allocator) (need int64, err error)) error 
 		defer a.mu.Unlock()
 		var need int64
 		need, err = try(a)
+		if err == ErrNoSpace && a.dropDiscardsLocked() {
+			need, err = try(a)
+		}
 		return err == ErrNoSpace && a.spareLocked()+a.pendingLocked() >= need
 	}
 	again := locked()
@@ -314,7 +317,7 @@ func (a *allocator) releasePending(lsn LSN) {
 	defer a.mu.Unlock()
 	n := 0
 	for ; n < len(a.pending) && a.pending[n].lsn <= lsn; n++ {
-		a.releaseLocked(a.pending[n].run)
+		a.releaseFreedLocked(a.pending[n].run)
 		a.pendingBlocks -= int64(a.pending[n].run.Blocks)
 	}
 	a.pending = append(a.pending[:0], a.pending[n:]...)

@@ -12,6 +12,7 @@
 //
 // # Lock order
 //
+//	Store.discardMu      one Discard at a time; held during its I/O
 //	Store.checkpointMu   one checkpoint at a time; held during its I/O
 //	Store.mu             the tree; exclusive for transactions
 //	allocator.mu         bitmaps and space; held while a bitmap is read
@@ -35,6 +36,9 @@ import (
 type Options struct {
 	// ReadOnly opens without writing anything; the log is replayed in memory.
 	ReadOnly bool
+	// Discard has freed blocks wait for Store.Discard, which tells the device of
+	// them, as long as nobody needs the space.
+	Discard bool
 	// NodeCacheBytes bounds the memory for clean tree nodes. Dirty ones come
 	// on top, at most 32 MiB. 0 means 64 MiB; at least 1 MiB.
 	NodeCacheBytes int64
@@ -98,6 +102,7 @@ type Store struct {
 	log   logWriter
 	alloc *allocator
 
+	discardMu    sync.Mutex  // one Discard at a time; before all others
 	started      atomic.Bool // a checkpoint in the background
 	checkpointMu sync.Mutex
 	pair         int // the valid pair of superblock slots

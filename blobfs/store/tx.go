@@ -192,6 +192,9 @@ func (s *Store) admitLocked(freeing, retrySpace bool) (admission, error) {
 	}
 	a := s.alloc
 	a.mu.Lock()
+	if a.spareLocked() < need {
+		a.dropDiscardsLocked()
+	}
 	spare, pending := a.spareLocked(), a.pendingLocked()
 	a.mu.Unlock()
 	switch {

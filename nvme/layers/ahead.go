@@ -61,7 +61,7 @@ func (s *stack) copyUpRunLocked(from, count int64) (end int64) {
 		}
 		vec := [][]byte{s.ahead.buf[:(end-from)<<blockShift]}
 		off := from << blockShift
-		if s.reserveLocked(from, end) != nil || s.readFrom(number, vec, off) != nil || s.store(vec, off, (end-from)<<blockShift) != nil {
+		if s.reserveLocked(from, end) != nil || s.readFrom(number, vec, off) != nil || s.store(payload{vec: vec}, off, (end-from)<<blockShift) != nil {
 			break
 		}
 		s.markLocked(from, end)

@@ -147,18 +147,25 @@ func (s *stack) readFrom(number byte, vec [][]byte, off int64) error {
 
 // WriteV implements soft.Backing.WriteV.
 func (s *stack) WriteV(vec [][]byte, off int64, fua bool) error {
-	return s.change(vec, off, vecBytes(vec), fua)
+	return s.change(payload{vec: vec}, off, vecBytes(vec), fua)
 }
 
 // Zero implements soft.Backing.Zero.
-func (s *stack) Zero(off, n int64, fua bool) error { return s.change(nil, off, n, fua) }
+func (s *stack) Zero(off, n int64, fua bool) error { return s.change(payload{}, off, n, fua) }
 
 // Deallocate implements soft.Backing.Deallocate. The blocks must not show what
-// the parent has there, so they read as zeroes.
-func (s *stack) Deallocate(off, n int64) error { return s.change(nil, off, n, false) }
+// the parent has there, so they read as zeroes: as holes, if the host has any.
+func (s *stack) Deallocate(off, n int64) error { return s.change(payload{hole: true}, off, n, false) }
 
-// change stores n bytes at off: those of vec, or zeroes if it is nil.
-func (s *stack) change(vec [][]byte, off, n int64, fua bool) error {
+// payload is what is stored: vec, or zeroes if that is nil, which hole wants to
+// take no space.
+type payload struct {
+	vec  [][]byte
+	hole bool
+}
+
+// change stores n bytes at off.
+func (s *stack) change(c payload, off, n int64, fua bool) error {
 	switch {
 	case s.props.ReadOnly:
 		return errReadOnly
@@ -167,9 +174,9 @@ func (s *stack) change(vec [][]byte, off, n int64, fua bool) error {
 	}
 	var err error
 	if number, end := s.table.run(off>>blockShift, blockAfter(off+n)); number == s.top && end == blockAfter(off+n) {
-		err = s.store(vec, off, n)
+		err = s.store(c, off, n)
 	} else {
-		err = s.claim(vec, off, n)
+		err = s.claim(c, off, n)
 	}
 	if err == nil && fua {
 		err = s.Flush()
@@ -178,17 +185,22 @@ func (s *stack) change(vec [][]byte, off, n int64, fua bool) error {
 }
 
 // store changes data in the top layer.
-func (s *stack) store(vec [][]byte, off, n int64) error {
+func (s *stack) store(c payload, off, n int64) error {
 	off += s.layers[s.top].dataOffset
-	if vec == nil {
-		return s.medium.Zero(off, n, false)
+	if c.vec != nil {
+		return s.medium.WriteV(c.vec, off, false)
 	}
-	return s.medium.WriteV(vec, off, false)
+	if p, ok := s.medium.(soft.Puncher); ok && c.hole {
+		if done, err := p.Punch(off, n); done || err != nil {
+			return err
+		}
+	}
+	return s.medium.Zero(off, n, false)
 }
 
 // claim is change for a range in which some blocks are not present, and makes
 // them so. What the first and the last block have besides comes from below.
-func (s *stack) claim(vec [][]byte, off, n int64) error {
+func (s *stack) claim(c payload, off, n int64) error {
 	s.claimMu.Lock()
 	defer s.claimMu.Unlock()
 	first, end := off>>blockShift, blockAfter(off+n)
@@ -208,7 +220,7 @@ func (s *stack) claim(vec [][]byte, off, n int64) error {
 			return err
 		}
 	}
-	if err := s.store(vec, off, n); err != nil {
+	if err := s.store(c, off, n); err != nil {
 		return err
 	}
 	s.markLocked(first, end)
@@ -241,7 +253,7 @@ func (s *stack) copyUpLocked(block int64) error {
 	if err := s.readFrom(number, vec, off); err != nil {
 		return err
 	}
-	return s.store(vec, off, BlockBytes)
+	return s.store(payload{vec: vec}, off, BlockBytes)
 }
 
 // markLocked makes blocks present whose data is stored.

@@ -43,6 +43,14 @@ type Grower interface {
 	Grow(sizeBytes int64) error
 }
 
+// Puncher is a Backing of a medium that may have holes. Punch makes n bytes at off
+// one, which reads as zeroes and takes no space. It reports false, having done
+// nothing, if this medium has none.
+type Puncher interface {
+	Backing
+	Punch(off, n int64) (done bool, err error)
+}
+
 // Properties describe a Backing. But for the size of a Grower, they do not
 // change while it is open.
 type Properties struct {

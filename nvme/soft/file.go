@@ -213,18 +213,24 @@ func (b *fileBacking) zero(off, n int64) error {
 }
 
 func (b *fileBacking) Deallocate(off, n int64) error {
+	_, err := b.Punch(off, n) // a hint that the host may not be able to take
+	return err
+}
+
+// Punch implements Puncher.
+func (b *fileBacking) Punch(off, n int64) (done bool, err error) {
 	if b.props.ReadOnly {
-		return errReadOnly
+		return false, errReadOnly
 	}
 	if b.noPunch.Load() {
-		return nil // a hint that the host cannot take
+		return false, nil
 	}
-	err := b.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	err = b.fallocate(unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
 	if isUnsupported(err) {
 		b.noPunch.Store(true)
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 func (b *fileBacking) fallocate(mode uint32, off, n int64) error {

@@ -80,7 +80,7 @@ func fits(existing *registry.Volume, spec registry.CreateSpec) bool {
 	case kind == "":
 		kind = registry.KindImage
 	}
-	return existing.Kind() == kind && (spec.Clone == "" || originOf(existing) == spec.Clone) && existing.Spec().Image == spec.Image &&
+	return existing.Kind() == kind && existing.Spec().Discard == spec.Discard && (spec.Clone == "" || originOf(existing) == spec.Clone) && existing.Spec().Image == spec.Image &&
 		(spec.SizeBytes == 0 || existing.SizeBytes() == spec.SizeBytes)
 }
 
@@ -133,13 +133,15 @@ func parseCreateOptions(name string, options map[string]string) (registry.Create
 				return spec, fmt.Errorf("option namespace=%q is not valid; it is a number from 1 on and goes with device=", value)
 			}
 			spec.Device.Namespace = uint32(n)
-		case "memory":
-			inMemory, err := strconv.ParseBool(value)
-			if value == "" {
-				inMemory, err = true, nil
+		case "discard":
+			var err error
+			if spec.Discard, err = parseFlag(key, value); err != nil {
+				return spec, err
 			}
+		case "memory":
+			inMemory, err := parseFlag(key, value)
 			if err != nil {
-				return spec, fmt.Errorf("option memory=%q is not valid; it is memory=true or memory=false", value)
+				return spec, err
 			}
 			if inMemory && options["kind"] != "" && options["kind"] != string(registry.KindMemory) {
 				return spec, fmt.Errorf("options kind=%s and memory=true contradict each other", options["kind"])
@@ -148,10 +150,22 @@ func parseCreateOptions(name string, options map[string]string) (registry.Create
 				spec.Kind = registry.KindMemory
 			}
 		default:
-			return spec, fmt.Errorf("unknown option %q; a blobfs volume has size=, kind=, memory=, image=, device=, namespace= and clone=", key)
+			return spec, fmt.Errorf("unknown option %q; a blobfs volume has size=, kind=, memory=, image=, device=, namespace=, discard= and clone=", key)
 		}
 	}
 	return spec, nil
+}
+
+// parseFlag reads an option that is true, false, or there without a value.
+func parseFlag(key, value string) (bool, error) {
+	if value == "" {
+		return true, nil
+	}
+	set, err := strconv.ParseBool(value)
+	if err != nil {
+		return false, fmt.Errorf("option %s=%q is not valid; it is %s=true or %s=false", key, value, key, key)
+	}
+	return set, nil
 }
 
 // List returns all volumes that can be read.

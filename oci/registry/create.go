@@ -36,6 +36,9 @@ type CreateSpec struct {
 	// Force formats a device that is not empty.
 	Force bool
 
+	// Discard is that of Spec.
+	Discard bool
+
 	// Clone is the snapshot, NAME@TAG, that the volume begins with, from which it has its size.
 	Clone string
 }
@@ -170,6 +173,7 @@ func (r *Registry) Create(spec CreateSpec) (_ *Volume, err error) {
 		SizeBytes: spec.SizeBytes,
 		Image:     spec.Image,
 		Device:    spec.Device,
+		Discard:   spec.Discard,
 		CreatedAt: r.opts.Now().UTC(),
 	}
 	if snapshot != nil {

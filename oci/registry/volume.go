@@ -53,6 +53,8 @@ type Spec struct {
 	CreatedAt time.Time `json:"createdAt"`
 	// Populated says that the volume has taken over what lay in its mountpoint directory.
 	Populated bool `json:"populated,omitempty"`
+	// Discard mounts the volume with the option discard, unless a mount says nodiscard.
+	Discard bool `json:"discard,omitempty"`
 	// Layers are the files in the registry that the volume consists of, the base first and the one that is
 	// written to last. None: the volume has an image.
 	Layers    []string   `json:"layers,omitempty"`

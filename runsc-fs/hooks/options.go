@@ -21,7 +21,7 @@ func mountOptions(volume string, options []string) (*vfs.MountOptions, error) {
 		set  bool
 		name string
 	}{
-		{o.Sync, "sync"}, {o.DirSync, "dirsync"}, {o.Discard, "discard"}, {o.SizeBytes != 0, "size"}, {o.CacheBytes != 0, "cache"},
+		{o.Sync, "sync"}, {o.DirSync, "dirsync"}, {o.SizeBytes != 0, "size"}, {o.CacheBytes != 0, "cache"},
 	} {
 		if missing.set {
 			return nil, fmt.Errorf("volume %q: mount option %q is not supported", volume, missing.name)
@@ -30,6 +30,9 @@ func mountOptions(volume string, options []string) (*vfs.MountOptions, error) {
 	data := []string{"volume=" + volume}
 	if o.Atime == oci.AtimeStrict {
 		data = append(data, "strictatime")
+	}
+	if o.Discard {
+		data = append(data, "discard")
 	}
 	if o.CommitSeconds != 0 {
 		data = append(data, fmt.Sprintf("commit=%d", o.CommitSeconds))
