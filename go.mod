@@ -3,6 +3,7 @@ module runsc-fs
 go 1.26.3
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/docker/go-plugins-helpers v0.0.0-20240701071450-45e2431495c8
 	github.com/docker/go-units v0.5.0
 	github.com/google/subcommands v1.0.2-0.20190508160503-636abe8753b8

@@ -97,7 +97,8 @@ func (c command) Execute(ctx context.Context, f *flag.FlagSet, runscArgs ...any)
 		args, err = getOperands(f)
 	}
 	if err == nil {
-		err = c.run(ctx, os.Stdout, args)
+		conf, _ := runscArgs[0].(*config.Config)
+		err = c.run(context.WithValue(ctx, configKey{}, conf), os.Stdout, args)
 	}
 	if err == nil {
 		return subcommands.ExitSuccess
@@ -111,6 +112,14 @@ func (c command) Execute(ctx context.Context, f *flag.FlagSet, runscArgs ...any)
 	// runsc ends with this status if the command reports success.
 	*runscArgs[1].(*unix.WaitStatus) = unix.WaitStatus(exitStatus(err) << 8)
 	return subcommands.ExitSuccess
+}
+
+// configKey is where a context has runsc's configuration.
+type configKey struct{}
+
+// configOf returns runsc's configuration: the flags before the command.
+func configOf(ctx context.Context) *config.Config {
+	return ctx.Value(configKey{}).(*config.Config)
 }
 
 // optional is a flag whose empty value is a value: a script whose variable is

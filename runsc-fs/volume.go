@@ -3,8 +3,8 @@ package main
 func newVolumeGroup() *group {
 	return &group{
 		word:  "volume",
-		about: "create, list, show, resize, snapshot, clone and remove volumes",
-		verbs: []verb{&volumeCreate{}, &volumeLs{}, &volumeInspect{}, &volumeResize{}, &volumeRm{},
+		about: "create, list, show, watch, resize, snapshot, clone and remove volumes",
+		verbs: []verb{&volumeCreate{}, &volumeLs{}, &volumeInspect{}, &volumeTop{}, &volumeResize{}, &volumeRm{},
 			&volumeSnapshot{}, &volumeClone{}, &volumeRollback{}, &volumeFlatten{}},
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"runsc-fs/blobfs"
 	"runsc-fs/sentry/rw"
+	"runsc-fs/sentry/volumestats"
 )
 
 var (
@@ -34,7 +35,16 @@ func (fd *regularFD) Batch(ctx context.Context, reqs []rw.Request) {
 	for k := range reqs {
 		fd.addTransfer(ctx, ts, &reqs[k])
 	}
+	call := fd.stats.BeginBatch(len(ts.List))
 	fd.inode.blob.Transfer(ts.List)
+	for k := range ts.List {
+		t := &ts.List[k]
+		op := volumestats.Read
+		if t.Source != nil {
+			op = volumestats.Write
+		}
+		call.Count(op, t.Done, failed(t.Err))
+	}
 	next := 0
 	for k := range reqs {
 		r := &reqs[k]

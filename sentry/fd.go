@@ -6,10 +6,12 @@ import (
 	"gvisor.dev/gvisor/pkg/abi/linux"
 	"gvisor.dev/gvisor/pkg/context"
 	"gvisor.dev/gvisor/pkg/sentry/fsimpl/lock"
+	"gvisor.dev/gvisor/pkg/sentry/kernel"
 	"gvisor.dev/gvisor/pkg/sentry/kernel/auth"
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/sentry/volumestats"
 )
 
 // fileDescription is what descriptions of files and directories have in
@@ -22,6 +24,9 @@ type fileDescription struct {
 	// noAtime is the mount's setting when the file was opened. Asking the
 	// mount at each read would take a lock that all mounts share.
 	noAtime bool // immutable
+	// stats counts what is done through the description, for the container that
+	// opened it, whoever has it by now.
+	stats *volumestats.User // immutable
 
 	// errorsMu guards errors, the write-back errors that this description has
 	// reported. It is not held while a sync is under way.
@@ -29,12 +34,24 @@ type fileDescription struct {
 	errors   blobfs.ErrCursor
 }
 
-func (fd *fileDescription) init(i *inode, mnt *vfs.Mount) {
+func (fd *fileDescription) init(ctx context.Context, i *inode, mnt *vfs.Mount) {
 	fd.inode = i
+	fd.stats = i.fs.volume.stats.User(containerOf(ctx))
 	opts := mnt.Options()
 	fd.noAtime = opts.Flags.NoATime || opts.ReadOnly
 	fd.errors = i.blob.ErrCursor()
 }
+
+// containerOf names the container of the task that ctx is of.
+func containerOf(ctx context.Context) string {
+	if t := kernel.TaskFromContext(ctx); t != nil {
+		return t.ContainerID()
+	}
+	return sandboxItself
+}
+
+// sandboxItself stands for the sandbox's own work on volumes, in place of a container.
+const sandboxItself = "(sandbox)"
 
 // keepsAtime says that reading through the description leaves the access time
 // alone.
@@ -85,7 +102,9 @@ func (fd *fileDescription) sync(dataOnly bool) error {
 	fd.errorsMu.Lock()
 	cursor := fd.errors
 	fd.errorsMu.Unlock()
+	call := fd.stats.Begin(volumestats.Sync)
 	err := fd.inode.blob.Fsync(&cursor, dataOnly)
+	call.End(0, err != nil)
 	if err != nil {
 		fd.errorsMu.Lock()
 		fd.errors = cursor

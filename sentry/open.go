@@ -229,7 +229,7 @@ func (d *dentry) open(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.Open
 	case linux.S_IFREG:
 		return d.openRegular(ctx, rp, opts, created)
 	case linux.S_IFDIR:
-		return d.openDirectory(rp, opts)
+		return d.openDirectory(ctx, rp, opts)
 	case linux.S_IFIFO:
 		return i.fifo().Open(ctx, rp.Mount(), &d.vfsd, opts.Flags, i.fileLocks(true))
 	case linux.S_IFCHR, linux.S_IFBLK:
@@ -254,7 +254,7 @@ func (d *dentry) openRegular(ctx context.Context, rp *vfs.ResolvingPath, opts *v
 		defer mnt.EndWrite()
 	}
 	fd := &regularFD{}
-	fd.init(i, mnt)
+	fd.init(ctx, i, mnt)
 	if err := fd.vfsfd.Init(fd, opts.Flags, rp.Credentials(), mnt, &d.vfsd, &vfs.FileDescriptionOptions{AllowDirectIO: true}); err != nil {
 		return nil, err
 	}
@@ -267,12 +267,12 @@ func (d *dentry) openRegular(ctx context.Context, rp *vfs.ResolvingPath, opts *v
 	return &fd.vfsfd, nil
 }
 
-func (d *dentry) openDirectory(rp *vfs.ResolvingPath, opts *vfs.OpenOptions) (*vfs.FileDescription, error) {
+func (d *dentry) openDirectory(ctx context.Context, rp *vfs.ResolvingPath, opts *vfs.OpenOptions) (*vfs.FileDescription, error) {
 	if opts.Flags&linux.O_DIRECT != 0 {
 		return nil, linuxerr.EINVAL
 	}
 	fd := &directoryFD{}
-	fd.init(d.inode, rp.Mount())
+	fd.init(ctx, d.inode, rp.Mount())
 	if err := fd.vfsfd.Init(fd, opts.Flags, rp.Credentials(), rp.Mount(), &d.vfsd, &vfs.FileDescriptionOptions{AllowDirectIO: true}); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package sentry
 
 import (
+	"errors"
 	"io"
 	"math"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/sentry/volumestats"
 )
 
 // Flags of preadv2(2) and pwritev2(2) that gVisor has no names for. It passes
@@ -91,6 +93,10 @@ func (fd *regularFD) readFlags(flags uint32) (blobfs.IOFlags, error) {
 	return io, nil
 }
 
+// failed says whether a read or write counts as failed. One that must not wait and
+// would have to is tried again.
+func failed(err error) bool { return err != nil && !errors.Is(err, blobfs.ErrWouldBlock) }
+
 // readResult gives the outcome of a read that the volume has carried out.
 func readResult(done int64, err error) (int64, error) {
 	switch {
@@ -113,7 +119,9 @@ func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset i
 		return 0, err
 	}
 	u := getUserMemory(ctx, dst)
+	call := fd.stats.Begin(volumestats.Read)
 	done, err := fd.inode.blob.ReadAt(u, offset, min(n, math.MaxInt64-offset), flags)
+	call.End(done, failed(err))
 	putUserMemory(u)
 	return readResult(done, err)
 }
@@ -155,12 +163,14 @@ func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset i
 		return p.offset, 0, nil
 	}
 	u := getUserMemory(ctx, src)
+	call := fd.stats.Begin(volumestats.Write)
 	if p.atEnd {
 		at, done, err = fd.inode.blob.Append(u, p.n, p.flags)
 	} else {
 		at = p.offset
 		done, err = fd.inode.blob.WriteAt(u, p.offset, p.n, p.flags)
 	}
+	call.End(done, failed(err))
 	putUserMemory(u)
 	done, err = p.result(done, err)
 	return at, done, err

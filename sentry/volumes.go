@@ -12,6 +12,7 @@ import (
 
 	"runsc-fs/blobfs"
 	"runsc-fs/nvme"
+	"runsc-fs/sentry/volumestats"
 )
 
 // Config sets up the sandbox's share of blobfs.
@@ -74,10 +75,11 @@ type registry struct {
 
 // volume is one volume of the sandbox, mounted or not.
 type volume struct {
-	spec   VolumeSpec  // immutable
-	config Config      // immutable
-	arena  *nvme.Arena // immutable
-	medium medium      // immutable
+	spec   VolumeSpec          // immutable
+	config Config              // immutable
+	arena  *nvme.Arena         // immutable
+	medium medium              // immutable
+	stats  *volumestats.Volume // immutable
 
 	// mu serialises mounting, unmounting and shutting down.
 	mu        sync.Mutex
@@ -149,7 +151,7 @@ func (r *registry) add(spec VolumeSpec) error {
 	if err := spec.validate(); err != nil {
 		return err
 	}
-	v := &volume{spec: spec, config: r.config, arena: r.arena}
+	v := &volume{spec: spec, config: r.config, arena: r.arena, stats: volumestats.NewVolume(spec.Name, string(spec.Kind))}
 	if spec.Kind == KindImage {
 		v.sizeBytes = spec.SizeBytes
 	}

@@ -245,6 +245,15 @@ var hookTable = []hook{
 		}`,
 	},
 	{
+		name: "volumestats",
+		why:  "a sandbox with volumes tells commands what is done with them",
+		file: "runsc/boot/controller.go",
+		at:   afterCall{"(*controller).registerHandlers", "c.srv.Register", "&debug{}"},
+		code: `if s := HOOKS.VolumeStatsServer(); s != nil {
+			c.srv.Register(s)
+		}`,
+	},
+	{
 		name: "shutdown",
 		why:  "volumes are written back and closed when the sandbox ends",
 		file: "runsc/boot/loader.go",

@@ -59,7 +59,11 @@ func Setup(totalMemory uint64) error {
 		unix.CloseOnExec(fd)
 		files[i] = os.NewFile(uintptr(fd), fmt.Sprintf("blobfs volume file %d", i))
 	}
-	return addVolumes(boot.volumes.list, files)
+	if err := addVolumes(boot.volumes.list, files); err != nil {
+		return err
+	}
+	registerMetrics()
+	return nil
 }
 
 // memoryConfig sizes what the sandbox keeps in memory for volumes, so that a

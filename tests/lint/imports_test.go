@@ -27,7 +27,7 @@ var rules = []rule{
 	{"blobfs/store", []string{module + "/blobfs/format", module + "/nvme"}},
 	{"blobfs/fsck", []string{module + "/blobfs/format", module + "/nvme"}},
 	{"blobfs", []string{"golang.org/x/sys", module + "/nvme"}},
-	{"sentry", []string{"golang.org/x/sys", "gvisor.dev/gvisor/pkg", module + "/blobfs", module + "/nvme"}},
+	{"sentry", []string{"golang.org/x/sys", "github.com/HdrHistogram/hdrhistogram-go", "gvisor.dev/gvisor/pkg", module + "/blobfs", module + "/nvme"}},
 	{"gofer", []string{"golang.org/x/sys", module + "/blobfs", module + "/nvme"}},
 	{"oci", []string{
 		"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "github.com/docker/go-plugins-helpers", "github.com/docker/go-units",
@@ -38,7 +38,7 @@ var rules = []rule{
 	}},
 	{"runsc-fs/hookgen", []string{"golang.org/x/sys"}},
 	{"runsc-fs", []string{
-		"golang.org/x/sys", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "github.com/sirupsen/logrus", "gvisor.dev/gvisor",
+		"golang.org/x/sys", "github.com/HdrHistogram/hdrhistogram-go", "gonum.org/v1/plot", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "github.com/sirupsen/logrus", "gvisor.dev/gvisor",
 		module + "/blobfs", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
 	}},
 	{"tests/bench", []string{"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gonum.org/v1/plot", module + "/tests/lab"}},
