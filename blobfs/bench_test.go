@@ -1,6 +1,7 @@
 package blobfs
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 )
@@ -127,6 +128,52 @@ func BenchmarkSequentialRead1M(b *testing.B) {
 			b.Fatal(m, err)
 		}
 	}
+}
+
+func BenchmarkDirectRead1M(b *testing.B) {
+	_, f := benchFile(b, 128<<20)
+	s := newCopySink(1 << 20)
+	b.SetBytes(1 << 20)
+	b.ResetTimer()
+	for n := range b.N {
+		if m, err := f.ReadAt(s.rewind(), int64(n%128)<<20, 1<<20, IODirect); m != 1<<20 || err != nil {
+			b.Fatal(m, err)
+		}
+	}
+}
+
+func BenchmarkDirectWrite1M(b *testing.B) {
+	_, f := benchFile(b, 128<<20)
+	s := newCopySink(1 << 20)
+	b.SetBytes(1 << 20)
+	b.ResetTimer()
+	for n := range b.N {
+		if m, err := f.WriteAt(s.rewind(), int64(n%128)<<20, 1<<20, IODirect); m != 1<<20 || err != nil {
+			b.Fatal(m, err)
+		}
+	}
+}
+
+// copySink is the memory of an application: both Sink and Source.
+type copySink struct {
+	mem []byte
+	at  int
+}
+
+func newCopySink(size int) *copySink { return &copySink{mem: bytes.Repeat([]byte{1}, size)} }
+
+func (s *copySink) rewind() *copySink { s.at = 0; return s }
+
+func (s *copySink) CopyOut(b []byte) (int, error) {
+	n := copy(s.mem[s.at:], b)
+	s.at += n
+	return n, nil
+}
+
+func (s *copySink) CopyIn(b []byte) (int, error) {
+	n := copy(b, s.mem[s.at:])
+	s.at += n
+	return n, nil
 }
 
 func BenchmarkCreateUnlink(b *testing.B) {
