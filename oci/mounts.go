@@ -35,6 +35,37 @@ type Mount struct {
 	Index int
 }
 
+// RootDestination is the destination of the mount whose volume takes what a container writes to its root
+// file system.
+const RootDestination = "/"
+
+// RootVolumeAnnotation names such a volume where mounts cannot be written.
+const RootVolumeAnnotation = "dev.runsc-fs.root-volume"
+
+// WithRootVolume returns spec with the mount of the root volume that its annotation names, or else the
+// argument, in front of its mounts; and spec itself if no volume is named, or there is such a mount already.
+func WithRootVolume(spec *specs.Spec, volume string) *specs.Spec {
+	if name := spec.Annotations[RootVolumeAnnotation]; name != "" {
+		volume = name
+	}
+	if volume == "" || RootMount(spec) != nil {
+		return spec
+	}
+	with := *spec
+	with.Mounts = append([]specs.Mount{{Destination: RootDestination, Type: MountType, Source: volume}}, spec.Mounts...)
+	return &with
+}
+
+// RootMount returns the mount of the root volume, or nil.
+func RootMount(spec *specs.Spec) *specs.Mount {
+	for i := range spec.Mounts {
+		if m := &spec.Mounts[i]; m.Type == MountType && filepath.Clean(m.Destination) == RootDestination {
+			return m
+		}
+	}
+	return nil
+}
+
 // ResolveMounts finds the mounts of blobfs volumes in spec and rewrites them to type "blobfs", the
 // volume's name as the source, and options in canonical form; all other mounts stay as they are. A mount
 // is of a volume if its type is "blobfs", or if it is a bind mount whose source is the mountpoint directory
@@ -100,8 +131,12 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 	default:
 		return Mount{}, false, checkType(mount, reg)
 	}
-	if err := checkDestination(mount.Destination); err != nil {
+	root, err := checkDestination(mount.Destination)
+	if err != nil {
 		return Mount{}, false, err
+	}
+	if root && mount.Type != MountType {
+		return Mount{}, false, fmt.Errorf("a volume on the root directory takes what is written there; write the type %q", MountType)
 	}
 	if len(mount.UIDMappings) > 0 || len(mount.GIDMappings) > 0 {
 		return Mount{}, false, fmt.Errorf("ID mappings are not supported on volume %q", volume.Name())
@@ -112,6 +147,9 @@ func resolve(mount *specs.Mount, reg *registry.Registry) (_ Mount, isVolume bool
 	}
 	if volume.Spec().Discard && !options.NoDiscard {
 		options.Discard = true
+	}
+	if root && options.ReadOnly {
+		return Mount{}, false, fmt.Errorf("volume %q on the root directory takes what is written there, and so cannot be read-only; leave out the option \"ro\", or set root.readonly instead", volume.Name())
 	}
 	if options.SizeBytes > volume.SizeBytes() {
 		return Mount{}, false, fmt.Errorf("volume %q: option \"size=%d\" is more than the volume has, %s", volume.Name(), options.SizeBytes, registry.FormatSize(volume.SizeBytes()))
@@ -156,16 +194,14 @@ func isBind(mount *specs.Mount) bool {
 	return mount.Type == "bind" || slices.Contains(mount.Options, "bind") || slices.Contains(mount.Options, "rbind")
 }
 
-func checkDestination(destination string) error {
+func checkDestination(destination string) (root bool, err error) {
 	switch {
 	case destination == "":
-		return errors.New("the destination is empty")
+		return false, errors.New("the destination is empty")
 	case !filepath.IsAbs(destination):
-		return errors.New("the destination is not an absolute path")
-	case filepath.Clean(destination) == "/":
-		return errors.New("a volume cannot be mounted on the root directory")
+		return false, errors.New("the destination is not an absolute path")
 	}
-	return nil
+	return filepath.Clean(destination) == RootDestination, nil
 }
 
 // checkDestinations refuses two mounts on one directory if one of them is a volume: one would hide the
@@ -175,6 +211,11 @@ func checkDestinations(spec *specs.Spec, mounts []Mount) error {
 		for i := range spec.Mounts {
 			if i != mount.Index && filepath.Clean(spec.Mounts[i].Destination) == mount.Destination {
 				return &mountError{destination: mount.Destination, err: fmt.Errorf("volume %q and another mount have this destination", mount.Volume.Name())}
+			}
+		}
+		for _, other := range mounts {
+			if mount.Destination == RootDestination && other.Index != mount.Index && other.Volume.Name() == mount.Volume.Name() {
+				return &mountError{destination: other.Destination, err: fmt.Errorf("volume %q is the root volume of the container and cannot be mounted elsewhere, too; use another one", mount.Volume.Name())}
 			}
 		}
 	}

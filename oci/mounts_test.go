@@ -148,7 +148,7 @@ func TestResolveErrors(t *testing.T) {
 		{blobfs("v", ""), `mount "": the destination is empty`},
 		{blobfs("v", "d"), "mount d: the destination is not an absolute path"},
 		{blobfs("v", "d\n"), `mount "d\n": the destination is not an absolute path`},
-		{blobfs("v", "/x/.."), "mount /x/..: a volume cannot be mounted on the root directory"},
+		{blobfs("v", "/x/..", "ro"), `mount /x/..: volume "v" on the root directory takes what is written there, and so cannot be read-only; leave out the option "ro", or set root.readonly instead`},
 		{blobfs("v", "/d", "ro", "fast"), `mount /d: volume "v": unknown option "fast"`},
 		{blobfs("v", "/d", ""), `mount /d: volume "v": unknown option ""`},
 		{blobfs("v", "/d", "fast=1"), `mount /d: volume "v": unknown option "fast=1"`},

@@ -16,8 +16,11 @@ import (
 	"runsc-fs/runsc-fs/hooks"
 )
 
-// volumeRootFlag is the one flag that we add to those before the command.
-const volumeRootFlag = "volume-root"
+// Flags that we add to those before the command.
+const (
+	volumeRootFlag = "volume-root"
+	rootVolumeFlag = "root-volume"
+)
 
 func main() {
 	if !hooks.Installed() {
@@ -25,6 +28,7 @@ func main() {
 		os.Exit(1)
 	}
 	flag.Var(volumeRoot{}, volumeRootFlag, "directory of the volume registry; default $"+registry.RootEnv+", else "+registry.DefaultRoot)
+	flag.Var(rootVolume{}, rootVolumeFlag, "volume that takes what the container writes to its root file system")
 	alias.HandleAlias()
 	cli.Run(commands())
 }
@@ -57,5 +61,21 @@ func (volumeRoot) Set(dir string) error {
 		return fmt.Errorf("the directory is empty")
 	}
 	hooks.SetVolumeRoot(dir)
+	return nil
+}
+
+// rootVolume is the value of rootVolumeFlag.
+type rootVolume struct{}
+
+func (rootVolume) String() string { return hooks.RootVolume() }
+
+// Get implements flag.Getter, which runsc expects of its flags.
+func (rootVolume) Get() any { return hooks.RootVolume() }
+
+func (rootVolume) Set(name string) error {
+	if err := registry.CheckName(name); err != nil {
+		return err
+	}
+	hooks.SetRootVolume(name)
 	return nil
 }

@@ -68,6 +68,16 @@ var hookTable = []hook{
 		}`,
 	},
 	{
+		name: "no-root-overlay",
+		why:  "what is written to a root file system with a root volume goes there, and not to an upper layer of the runtime's own, as if it were read-only",
+		file: "runsc/container/container.go",
+		at:   funcStart{"(*Container).initGoferConfs"},
+		code: `if HOOKS.HasRootVolume(c.Spec) && !c.Spec.Root.Readonly {
+			c.Spec.Root.Readonly = true
+			defer func() { c.Spec.Root.Readonly = false }()
+		}`,
+	},
+	{
 		name: "refuse-checkpoint",
 		why:  "a container with volumes, which cannot be saved, must survive the attempt",
 		file: "runsc/container/container.go",
@@ -143,6 +153,36 @@ var hookTable = []hook{
 		at:   switchCase{"getMountNameAndOptions", "m.mount.Type"},
 		code: `case HOOKS.FilesystemName:
 			return HOOKS.MountOptions(m.mount)`,
+	},
+	{
+		name: "root-volume",
+		why:  "the root file system is an overlay of the image and the root volume",
+		file: "runsc/boot/vfs.go",
+		at:   beforeCall{"(*containerMounter).createMountNamespace", "c.l.k.VFS().NewMountNamespace", ""},
+		code: `if HOOKS.HasRootVolume(spec) {
+			both, cleanup, err := HOOKS.MountRootVolume(ctx, c.l.k.VFS(), creds, spec, fsName, opts)
+			if err != nil {
+				return nil, err
+			}
+			defer cleanup()
+			fsName, opts = overlay.Name, both
+		}`,
+	},
+	{
+		name: "not-on-the-root",
+		why:  "the root volume is part of the root file system and not mounted on it",
+		file: "runsc/boot/vfs.go",
+		at:   funcStart{"compileMounts"},
+		code: `spec = HOOKS.WithoutRootVolume(spec)`,
+	},
+	{
+		name: "overlay-upper",
+		why:  "volumes have all that an upper layer of an overlay needs",
+		file: "pkg/sentry/fsimpl/overlay/overlay.go",
+		at:   afterDefinition{"(FilesystemType).GetFilesystem", "upperFSName"},
+		code: `if upperFSName == "blobfs" {
+			upperFSName = "tmpfs"
+		}`,
 	},
 	{
 		name: "mount-error",

@@ -88,6 +88,9 @@ func OpenVolumes(runtimeRoot string, spec *specs.Spec, containerID, sandboxID st
 	if err != nil || len(mounts) == 0 {
 		return err
 	}
+	if m := oci.RootMount(oci.WithRootVolume(spec, rootVolume)); m != nil && containerID != sandboxID {
+		return fmt.Errorf("volume %q: only the first container of a sandbox can have a root volume; mount it below the root directory", m.Source)
+	}
 	pod := containerID != sandboxID || isPod(spec)
 	var list []openVolume
 	for name, use := range mounts {
@@ -158,7 +161,8 @@ func volumeMounts(spec *specs.Spec) (*registry.Registry, map[string]volumeUse, e
 	if err != nil {
 		return nil, nil, err
 	}
-	mounts, err := oci.ResolveMounts(spec, reg)
+	with := *oci.WithRootVolume(spec, rootVolume)
+	mounts, err := oci.ResolveMounts(&with, reg)
 	if err != nil {
 		return nil, nil, err
 	}

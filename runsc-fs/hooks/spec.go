@@ -50,8 +50,15 @@ func rewriteSpec(text []byte, bundleDir string) []byte {
 	}
 	var raw []json.RawMessage
 	spec := &specs.Spec{}
-	if json.Unmarshal(whole["mounts"], &raw) != nil || json.Unmarshal(whole["mounts"], &spec.Mounts) != nil {
-		return nil
+	for part, to := range map[string][]any{"mounts": {&raw, &spec.Mounts}, "annotations": {&spec.Annotations}} {
+		for _, v := range to {
+			if text := whole[part]; text != nil && json.Unmarshal(text, v) != nil {
+				return nil
+			}
+		}
+	}
+	if with := oci.WithRootVolume(spec, rootVolume); with != spec {
+		spec, raw = with, append([]json.RawMessage{nil}, raw...)
 	}
 	for i := range spec.Mounts {
 		m := &spec.Mounts[i]

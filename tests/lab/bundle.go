@@ -10,7 +10,8 @@ import (
 
 // BundleSpec describes a container for an OCI runtime run without Docker.
 type BundleSpec struct {
-	RootFS   string // directory; never written to: the root is read-only
+	RootFS   string // directory; never written to: the root is read-only, unless
+	Writable bool   // what is written goes to an upper layer
 	Args     []string
 	Env      []string // besides PATH and HOME
 	Cwd      string   // default /
@@ -60,7 +61,7 @@ func (b BundleSpec) OCI() *specs.Spec {
 	spec := &specs.Spec{
 		Version:  specs.Version,
 		Hostname: "lab",
-		Root:     &specs.Root{Path: b.RootFS, Readonly: true},
+		Root:     &specs.Root{Path: b.RootFS, Readonly: !b.Writable},
 		Process: &specs.Process{
 			User: specs.User{UID: b.UID, GID: b.GID},
 			Args: b.Args,
