@@ -18,8 +18,8 @@ const shiftAttempts = 100
 var errTooFragmented = fmt.Errorf("%w: more than %d extents would have to move", ErrNotSupported, maxShiftExtents)
 
 // Collapse takes [off, off+n) out of a file: what lies behind moves to off. Both
-// are multiples of BlockSizeBytes, and something must be left behind them. After
-// a crash it has happened or not. Errors: ErrInvalid, ErrIsDir, ErrNotSupported
+// are multiples of BlockSizeBytes, and something must be left behind them. It is
+// durable when Collapse returns; a crash before leaves it done or not. Errors: ErrInvalid, ErrIsDir, ErrNotSupported
 // for a file in too many pieces, ErrWouldBlock if somebody does not stop to write
 // through a mapping, ErrNoSpace, ErrReadOnly, ErrIO.
 func (i *Inode) Collapse(off, n int64) error {
@@ -136,7 +136,9 @@ func (i *Inode) shiftLocked(first uint64, size int64, move func(tx *txn) error) 
 	i.mu.Unlock()
 	i.modified()
 	i.checkInvariants()
-	return detached, true, nil
+	// The blocks that moved are written in place from here on. That must not show
+	// in the places they had before, so the move is durable first.
+	return detached, true, volumeError(i.fs.store.CommitLog(i.fs.store.LastLSN()))
 }
 
 // moveExtents moves everything from block first on by a distance, modulo 2^64.

@@ -24,7 +24,7 @@ func TestCanaries(t *testing.T) {
 				t.Fatal(err)
 			}
 			var stats Stats
-			w := newWorker(t, Options{Setup: SequenceSetup, Sabotage: s}, &stats)
+			w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare, Sabotage: s}, &stats)
 			w.Random = 10
 			err = w.explore(p, 1)
 			if n >= s.Counted() {

@@ -124,7 +124,7 @@ var promises = []promise{
 // TestDurability checks the rows of docs/durability.md, which name it.
 func TestDurability(t *testing.T) {
 	var stats Stats
-	w := newWorker(t, Options{Setup: SequenceSetup}, &stats)
+	w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare}, &stats)
 	for _, p := range promises {
 		t.Run(p.name, func(t *testing.T) { w.checkPromise(t, &p) })
 	}

@@ -229,6 +229,9 @@ func (x *Explorer) snapshots(img *crashdev.Disk, acked int, hs []*History) (list
 		if err2 != nil {
 			err = err2
 		}
+		if s != nil {
+			s.blocks = int(fs.StatFS().TotalBlocks)
+		}
 		list = append(list, s)
 	}
 	if x.Extra != nil && err == nil {

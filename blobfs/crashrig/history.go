@@ -29,6 +29,7 @@ type History struct {
 	begins []int // of the steps
 	marks  []nameMark
 	acks   []at // numbers of ack operations
+	grown  []at // blocks of the file system
 	blind  bool // the model has no opinion
 
 	// mapsMu is the lock of an address space, held from Fault until the store
@@ -49,7 +50,7 @@ func clock() func() int64 {
 // mountOptions make runs repeatable: nothing happens in the background.
 func mountOptions(cacheBytes int64) blobfs.MountOptions {
 	return blobfs.MountOptions{
-		CacheBytes: cacheBytes, NodeCacheBytes: 1 << 20, MaxIdleInodes: 64, CommitInterval: -1, Now: clock(),
+		CacheBytes: cacheBytes, NodeCacheBytes: 1 << 20, MaxIdleInodes: 64, CommitInterval: -1, Discard: true, Now: clock(),
 	}
 }
 
@@ -221,6 +222,10 @@ func (h *History) real(n int, o *Op) error {
 		return h.fs.Sync(nil)
 	case "ack":
 		return nil
+	case "resize":
+		return h.fs.Grow(o.Len)
+	case "discard":
+		return h.fs.Discard()
 	}
 	return h.with(o.Path, func(i *blobfs.Inode) error { return h.realFile(n, o, i) })
 }
@@ -252,6 +257,10 @@ func (h *History) realFile(n int, o *Op, i *blobfs.Inode) error {
 		return i.Fallocate(blobfs.FallocPunchHole|blobfs.FallocKeepSize, o.Off, o.Len)
 	case "zero":
 		return i.Fallocate(blobfs.FallocZeroRange|keep, o.Off, o.Len)
+	case "collapse":
+		return i.Collapse(o.Off, o.Len)
+	case "insert":
+		return i.Insert(o.Off, o.Len)
 	case "clone", "dedupe":
 		return h.with(o.Path2, func(src *blobfs.Inode) error { return remap(o, i, src) })
 	case "setxattr":
@@ -320,7 +329,7 @@ func (h *History) store(n int, o *Op, i *blobfs.Inode) error {
 // observe asks the file system for the time that the operation gave a file.
 func (h *History) observe(st *step) error {
 	switch st.Op.Kind {
-	case "write", "append", "store", "truncate", "falloc", "punch", "zero", "clone", "chmod", "creat", "tmpfile", "fsync", "fdatasync", "msync":
+	case "write", "append", "store", "truncate", "falloc", "punch", "zero", "clone", "collapse", "insert", "chmod", "creat", "tmpfile", "fsync", "fdatasync", "msync":
 		return h.with(st.Op.Path, func(i *blobfs.Inode) error {
 			if a := i.Attr(); a.Mode&blobfs.ModeTypeMask == blobfs.ModeRegular {
 				st.Mtime = a.Mtime
@@ -355,6 +364,8 @@ func (h *History) promise(o *Op, point int) {
 		for _, f := range h.model.files() {
 			f.marks = append(f.marks, dataMark{point: point, version: len(f.versions) - 1, whole: true, attrs: true})
 		}
+	case o.Kind == "resize":
+		h.grown = append(h.grown, at{point, int(o.Len / pageBytes)})
 	case o.Kind == "ack":
 		h.acks = append(h.acks, at{point, int(o.Len)})
 	case o.Kind == "fsync", o.Kind == "msync", o.Kind == "fdatasync", o.Flags&(Sync|DSync) != 0:

@@ -14,7 +14,7 @@ import (
 func known(t *testing.T, p promise) {
 	t.Helper()
 	var stats Stats
-	w := newWorker(t, Options{Setup: SequenceSetup}, &stats)
+	w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare}, &stats)
 	w.Random = 20
 	program, err := Parse(p.program)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestSyncedFileWhenItsDirectoryIsReplaced(t *testing.T) {
 // stays open: after a crash its directory can be removed.
 func TestDirectoryIsEmptyAfterItsLastOrphan(t *testing.T) {
 	var stats Stats
-	w := newWorker(t, Options{Setup: SequenceSetup}, &stats)
+	w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare}, &stats)
 	program, err := Parse("creat /A/C/f; open @f /A/C/f; append @f 9000; fsync @f; unlink /A/C/f; fsync /A/C; append @f 9000; fsync @f")
 	if err != nil {
 		t.Fatal(err)
@@ -100,4 +100,19 @@ func TestTruncateUnderALog(t *testing.T) {
 		program: "creat /wal; open @log /wal; open @cut /wal; write @log 0 4096 dsync; write @log 4096 3000 dsync; truncate @cut 0; write @log 7096 5000 dsync; write @log 12096 100 dsync",
 		surely:  []fact{zeroes("/wal", 0, 7096), written("/wal", 6, 7096, 5000), written("/wal", 7, 12096, 100), size("/wal", 12196)},
 	})
+}
+
+// TestOverwriteAfterShift writes to blocks in place that a shift has moved in the
+// file: nothing of that may show in the places that they had before.
+func TestOverwriteAfterShift(t *testing.T) {
+	for _, shift := range []string{"insert /f 4096 8192", "collapse /f 0 4096"} {
+		known(t, promise{
+			program: "creat /f; write /f 0 40960; sync; " + shift + "; write /f 16384 8192; fdatasync /f; write /f 28672 4096 direct; store /f 20480 4096; fsync /f",
+			surely:  []fact{written("/f", 7, 20480, 4096), written("/f", 6, 28672, 4096), written("/f", 4, 16384, 4096)},
+		})
+		known(t, promise{
+			program: "creat /f; write /f 0 40960; sync; " + shift,
+			surely:  []fact{size("/f", map[byte]int{'i': 49152, 'c': 36864}[shift[0]])},
+		})
+	}
 }

@@ -38,6 +38,8 @@ func (m *model) apply(o *Op) error {
 		return m.xattr(o)
 	case "clone", "dedupe":
 		return m.remap(o)
+	case "collapse", "insert":
+		return m.shift(o)
 	case "write", "append", "store", "truncate", "falloc", "punch", "zero", "chmod":
 		return m.content(o)
 	}
@@ -269,6 +271,31 @@ func (m *model) remap(o *Op) error {
 		v.resize(end)
 	}
 	copy(v.pages[o.Off/pageBytes:], pages)
+	return nil
+}
+
+// shift takes pages out of a file, or puts empty ones in.
+func (m *model) shift(o *Op) error {
+	n, err := m.find(o.Path)
+	if err != nil {
+		return err
+	}
+	size := int64(0)
+	if n.file != nil {
+		size = n.file.last().size
+	}
+	end := o.Off + o.Len
+	if o.Len == 0 || (o.Off|o.Len)%pageBytes != 0 || o.Off >= size || o.Kind == "collapse" && end >= size {
+		return m.refuse(o, "not aligned, or behind the end")
+	}
+	v := n.file.next(m.op)
+	if o.Kind == "collapse" {
+		v.pages = slices.Delete(v.pages, int(o.Off/pageBytes), int(end/pageBytes))
+		v.size -= o.Len
+		return nil
+	}
+	v.pages = slices.Insert(v.pages, int(o.Off/pageBytes), make([]*[pageBytes]byte, o.Len/pageBytes)...)
+	v.size += o.Len
 	return nil
 }
 

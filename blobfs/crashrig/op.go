@@ -41,7 +41,7 @@ var syntax = map[string]string{
 	"creat": "p", "mkdir": "p", "symlink": "pq", "link": "pq", "rename": "pq", "exchange": "pq", "unlink": "p", "rmdir": "p",
 	"open": "pq", "close": "p", "tmpfile": "pq",
 	"write": "ponfd", "append": "pnfd", "store": "pon", "truncate": "pn", "falloc": "ponf", "punch": "pon", "zero": "ponf",
-	"clone": "pqon", "dedupe": "pqon",
+	"clone": "pqon", "dedupe": "pqon", "collapse": "pon", "insert": "pon", "resize": "n", "discard": "",
 	"setxattr": "pqn", "rmxattr": "pq", "chmod": "pn",
 	"fsync": "p", "fdatasync": "p", "msync": "p", "sync": "", "ack": "n",
 }

@@ -15,6 +15,11 @@ func (h *History) compare(point int, s *snapshot) error {
 	if h.blind {
 		return nil
 	}
+	for _, g := range h.grown {
+		if g.point <= point && s.blocks < g.value {
+			return fmt.Errorf("the file system has %d blocks after it grew to %d", s.blocks, g.value)
+		}
+	}
 	m := h.model
 	least := 0
 	for _, mark := range h.marks {

@@ -12,6 +12,9 @@ const RandomSetup = `
 	open @0 /f0; open @1 /f1; open @2 /a/f2
 `
 
+// RandomSpare is what the disk of random programs needs behind the volume.
+const RandomSpare = 16 << 20
+
 // Random returns a program of n random operations. Some of them fail.
 func Random(seed uint64, n int) Program {
 	g := generator{rand.New(rand.NewPCG(seed, 0x9c))}
@@ -95,6 +98,13 @@ func (g generator) op() Op {
 		return Op{Kind: "chmod", Path: g.file(), Len: g.Int64N(0o1000)}
 	case k < 81:
 		return Op{Kind: []string{"open", "open", "tmpfile"}[g.IntN(3)], Path: fmt.Sprint("@", g.IntN(4)), Path2: g.path()}
+	case k < 84:
+		const mask = pageBytes - 1
+		return Op{Kind: []string{"collapse", "insert"}[g.IntN(2)], Path: g.file(), Off: (off / 4) &^ mask, Len: (n + mask) &^ mask}
+	case k < 85:
+		return Op{Kind: "discard"}
+	case k < 86:
+		return Op{Kind: "resize", Len: 8<<20 + g.Int64N(RandomSpare/pageBytes)*pageBytes}
 	case k < 98:
 		return Op{Kind: []string{"fsync", "fdatasync", "msync"}[g.IntN(3)], Path: g.file()}
 	default:

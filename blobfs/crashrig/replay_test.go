@@ -23,7 +23,7 @@ func TestPrintedCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stats Stats
-	w := newWorker(t, Options{Setup: SequenceSetup, Sabotage: s}, &stats)
+	w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare, Sabotage: s}, &stats)
 	failure := w.explore(p, 1)
 	var c *Crashed
 	if !errors.As(failure, &c) {
@@ -50,7 +50,7 @@ func TestPrintedCommand(t *testing.T) {
 // one that was saved does.
 func TestSavedHistory(t *testing.T) {
 	var stats Stats
-	w := newWorker(t, Options{Setup: RandomSetup}, &stats)
+	w := newWorker(t, Options{Setup: RandomSetup, SpareBytes: RandomSpare}, &stats)
 	hs, disk, err := w.rig.RunTogether([]Program{Random(1, 60), Random(2, 60)})
 	if err != nil {
 		t.Fatal(err)

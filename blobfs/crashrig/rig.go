@@ -13,6 +13,7 @@ import (
 // Options describe a Rig.
 type Options struct {
 	SizeBytes  int64  // of the volume. 0: 8 MiB
+	SpareBytes int64  // what the disk has behind the volume
 	CacheBytes int64  // page cache of the file system. 0: 2 MiB
 	Setup      string // program that makes what is there, durably, before programs begin
 	// Sabotage leaves one command of each program out; see ParseSabotage.
@@ -41,18 +42,31 @@ func NewRig(opts Options) (*Rig, error) {
 		return nil, err
 	}
 	r := &Rig{opts: opts, setup: setup}
-	if r.base, err = crashdev.New(crashdev.Options{SizeBytes: opts.SizeBytes}); err != nil {
+	if r.base, err = crashdev.New(crashdev.Options{SizeBytes: opts.SizeBytes + opts.SpareBytes}); err != nil {
 		return nil, err
 	}
 	if r.arena, err = nvme.NewArena(nvme.ArenaOptions{SizeBytes: opts.CacheBytes + 10<<20, KeepFreed: true}); err != nil {
 		return nil, err
 	}
-	dev := r.base.Device(r.arena)
+	dev := shorter{r.base.Device(r.arena), opts.SizeBytes}
 	uuid := [16]byte{15: 1}
 	if err := blobfs.Mkfs(dev, blobfs.MkfsOptions{UUID: uuid, Now: clock()}); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// shorter is the beginning of a device.
+type shorter struct {
+	nvme.BlockDevice
+	sizeBytes int64
+}
+
+// Geometry implements nvme.BlockDevice.
+func (s shorter) Geometry() nvme.Geometry {
+	g := s.BlockDevice.Geometry()
+	g.Blocks = s.sizeBytes / g.LBASizeBytes
+	return g
 }
 
 // Close gives the memory back.

@@ -32,7 +32,7 @@ const randomSteps = 300
 // randomOptions have a cache so big that the background flusher never wakes,
 // so that a run can be repeated.
 func randomOptions(t *testing.T) Options {
-	return Options{Setup: RandomSetup, CacheBytes: 16 << 20, Sabotage: replaySabotage(t)}
+	return Options{Setup: RandomSetup, SpareBytes: RandomSpare, CacheBytes: 16 << 20, Sabotage: replaySabotage(t)}
 }
 
 // worker is what one goroutine needs to run and explore programs.
@@ -90,7 +90,7 @@ func TestSequences(t *testing.T) {
 	total := Sequences()
 	var group sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		w := newWorker(t, Options{Setup: SequenceSetup}, &stats)
+		w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare}, &stats)
 		w.Random = 6
 		group.Go(func() {
 			for stats.Distinct.Load() < *flagStates && !t.Failed() {
@@ -136,7 +136,7 @@ func TestRandomPrograms(t *testing.T) {
 // flusher at work. Their order is never the same twice, so a failure is saved.
 func TestWritersTogether(t *testing.T) {
 	var stats Stats
-	w := newWorker(t, Options{SizeBytes: 16 << 20, CacheBytes: 2 << 20, Setup: RandomSetup}, &stats)
+	w := newWorker(t, Options{SizeBytes: 16 << 20, SpareBytes: RandomSpare, CacheBytes: 2 << 20, Setup: RandomSetup}, &stats)
 	for n := uint64(0); stats.Distinct.Load() < *flagStates/4 && !t.Failed(); n++ {
 		var programs []Program
 		for k := range uint64(4) {
@@ -199,7 +199,7 @@ func TestReplay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := newWorker(t, Options{Setup: SequenceSetup, Sabotage: replaySabotage(t)}, &stats)
+		w := newWorker(t, Options{Setup: SequenceSetup, SpareBytes: SequenceSpare, Sabotage: replaySabotage(t)}, &stats)
 		x = w.Explorer
 		disk, hs = mustRun(t, w, p)
 	}

@@ -10,6 +10,9 @@ const SequenceSetup = `
 	open @foo /foo; open @bar /A/bar; tmpfile @tmp /
 `
 
+// SequenceSpare is what the disk of sequences needs behind the volume.
+const SequenceSpare = 2 << 20
+
 // kind is one kind of operation in sequences, and what syncing it means.
 type kind struct {
 	ops    string
@@ -54,6 +57,10 @@ var moreKinds = []kind{
 	{"chmod @foo 384", "@foo", "/"},
 	{"unlink /foo", "@foo", "/"},
 	{"truncate @foo 0; append @foo 8000", "@foo", "/"},
+	{"collapse @foo 0 4096", "@foo", "/"},
+	{"insert @foo 4096 8192", "@foo", "/"},
+	{"resize 10485760", "@foo", "/"},
+	{"unlink /A/bar; close @bar; sync; discard; append @foo 30000", "@foo", "/A"},
 }
 
 // persistence is what may follow an operation.

@@ -11,6 +11,8 @@ import (
 type snapshot struct {
 	text  string // as nameState.text
 	files map[string]*realFile
+
+	blocks int // of the whole file system
 }
 
 type realFile struct {

@@ -19,23 +19,29 @@ var (
 	flagOut    = flag.String("crash.out", "", "TestRecord: file to write")
 )
 
-// traces are the recorded ones, and what looks at the files they leave.
+// traces are the recorded ones and one that is made, and what looks at the files
+// they leave.
 var traces = map[string]func(files map[string][]byte, acked int) error{
 	"sqlite-delete": checkSQLite,
 	"sqlite-wal":    checkSQLite,
+	"postgres":      checkPostgres,
 }
 
 // traceWorker returns a worker that looks at the content of a trace's files,
 // and the trace.
 func traceWorker(t *testing.T, name string, stats *Stats) (*worker, Program) {
 	t.Helper()
-	text, err := testdata.ReadFile("testdata/" + name + ".trace")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := Parse(string(text))
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
+	var p Program
+	if name == "postgres" {
+		p = postgresProgram()
+	} else {
+		text, err := testdata.ReadFile("testdata/" + name + ".trace")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, err = Parse(string(text)); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
 	}
 	w := newWorker(t, Options{SizeBytes: 16 << 20, Sabotage: replaySabotage(t)}, stats)
 	w.Extra = func(fs *blobfs.FS, acked int) error { return checkTrace(fs, acked, traces[name]) }
