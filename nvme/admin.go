@@ -57,9 +57,14 @@ func (c *Controller) adminLocked(cmd spec.SubmissionEntry) (r adminResult) {
 		case q.fault != nil:
 			r.err = q.fault
 		case status == spec.Gone:
-			r.err = ErrRemoved
+			r.err = errNoAnswer // and the reset that follows tells whether it ever will
+			if c.removed.Load() {
+				r.err = ErrRemoved
+			}
 		case status&spec.CSTSCFS != 0:
 			r.err = ErrControllerFatal
+		case status&spec.CSTSRDY == 0:
+			r.err = ErrStateLost
 		case time.Now().After(deadline):
 			r.err = fmt.Errorf("%w after %v: %w", ErrTimeout, c.opts.AdminTimeout, describe(&cmd, true))
 		}
@@ -81,13 +86,20 @@ func (c *Controller) identify(cns, nsid uint32) ([]byte, error) {
 	return c.adminData(spec.SubmissionEntry{CDW0: spec.AdminIdentify, NSID: nsid, CDW10: cns}, spec.IdentifyBytes)
 }
 
-// adminData carries out an admin command that returns up to one page.
+// adminData carries out an admin command that returns up to one page and changes nothing:
+// it is sent again when somebody else has reset the controller.
 func (c *Controller) adminData(cmd spec.SubmissionEntry, n int) ([]byte, error) {
 	data := make([]byte, n)
-	if _, err := c.adminPage(cmd, data); err != nil {
-		return nil, err
+	for attempt := 0; ; attempt++ {
+		_, err := c.adminPage(cmd, data)
+		if err == nil {
+			return data, nil
+		}
+		if attempt >= c.opts.Retries || !wasReset(err) {
+			return nil, err
+		}
+		clear(data)
 	}
-	return data, nil
 }
 
 // adminPage carries out an admin command whose data pointer is a page, which

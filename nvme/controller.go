@@ -69,6 +69,11 @@ type Controller struct {
 	vectors    int
 	missed     atomic.Int32 // interrupts in a row that did not come
 
+	powerCycles uint64 // when it was opened; 0: not known
+	scratch     []byte // a page for the driver's own log reading during a reset
+
+	removed atomic.Bool // it did not answer for RemovalGrace: it is not waited for again
+
 	epoch  atomic.Uint64 // number of resets; written with all queues locked
 	events eventQueue
 
@@ -104,8 +109,8 @@ func Open(t Transport, opts Options) (*Controller, error) {
 }
 
 func (c *Controller) open() error {
-	if c.t.Read32(spec.RegVS) == spec.Gone {
-		return fmt.Errorf("opening the controller: %w", ErrRemoved)
+	if err := c.awaitAnswer(); err != nil { // it may have been reset when it was opened
+		return fmt.Errorf("opening the controller: %w", err)
 	}
 	c.cap = spec.CAP(c.t.Read64(spec.RegCAP))
 	if !c.cap.CSSNVM() || c.cap.MPSMIN() != 0 {
@@ -153,6 +158,9 @@ func (c *Controller) openQueues() error {
 	n, err := c.negotiateQueues(c.wantedQueues())
 	if err != nil {
 		return err
+	}
+	if c.scratch, err = c.arena.Alloc(1); err != nil {
+		return fmt.Errorf("nvme: memory for log pages: %w", err)
 	}
 	if err := c.allocateShadow(n); err != nil {
 		return err
@@ -325,9 +333,19 @@ func (c *Controller) waitStatus(what string, timeout time.Duration, mask, want u
 		v := c.t.Read32(spec.RegCSTS)
 		switch {
 		case v == spec.Gone:
-			return fmt.Errorf("waiting for the controller %s: %w", what, ErrRemoved)
+			if err := c.awaitAnswer(); err != nil {
+				return fmt.Errorf("waiting for the controller %s: %w", what, err)
+			}
+			if want != 0 { // it has forgotten what it was told
+				return fmt.Errorf("waiting for the controller %s: %w", what, ErrStateLost)
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("waiting for the controller %s: %w after %v", what, ErrTimeout, timeout)
+			}
 		case v&mask == want:
 			return nil
+		case want == spec.CSTSRDY && c.t.Read32(spec.RegCC)&spec.CCEN == 0:
+			return fmt.Errorf("waiting for the controller %s: %w", what, ErrStateLost)
 		case v&spec.CSTSCFS != 0 && want != 0:
 			return fmt.Errorf("waiting for the controller %s: %w (CSTS %#x)", what, ErrControllerFatal, v)
 		case time.Now().After(deadline):
@@ -351,9 +369,11 @@ func (c *Controller) freeQueues() {
 			q.mem, q.sq, q.cq, q.pages = nil, nil, nil, nil
 		}
 	}
-	if c.shadow != nil {
-		c.arena.Free(c.shadow)
-		c.shadow = nil
+	for _, mem := range []*[]byte{&c.shadow, &c.scratch} {
+		if *mem != nil {
+			c.arena.Free(*mem)
+			*mem = nil
+		}
 	}
 }
 

@@ -25,6 +25,12 @@ var (
 	ErrTimeout error = ioError("nvme: command timed out")
 	// ErrControllerFatal: the controller failed and could not be reset.
 	ErrControllerFatal error = ioError("nvme: controller failed")
+	// ErrStateLost: somebody else has reset the controller, for instance its PCI
+	// function. It has forgotten its queues and what it was doing. Callers see this
+	// when it cannot be brought back, when it happens again and again, and from then
+	// on when the volatile write cache was lost with its power: what was written and
+	// not flushed may be gone.
+	ErrStateLost error = ioError("nvme: the controller was reset by others")
 	// ErrRemoved: the device is gone.
 	ErrRemoved error = ioError("nvme: device was removed")
 	// ErrProtocol: the controller did what no controller may do.

@@ -139,6 +139,9 @@ func (c *Controller) PollEvents() {
 	arrived := slices.Clone(c.events.arrived)
 	c.events.arrived = c.events.arrived[:0]
 	q.mu.Unlock()
+	if fault == nil {
+		fault = c.health() // an idle controller may have been reset: then no event would come
+	}
 	if fault != nil {
 		c.reset(epoch, fault)
 	}
@@ -217,6 +220,7 @@ func (c *Controller) checkHealth() error {
 	var status *StatusError
 	switch {
 	case err == nil:
+		c.powerCycles = h.PowerCycles
 		c.warn(&h)
 	case !errors.As(err, &status) && !errors.Is(err, ErrArenaFull):
 		return err

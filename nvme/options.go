@@ -38,6 +38,10 @@ type Options struct {
 	CommandTimeout time.Duration
 	// AdminTimeout is the same for admin commands. Default 30 s.
 	AdminTimeout time.Duration
+	// RemovalGrace is how long registers may read as all ones, as those of a function
+	// that is being reset do, before the device counts as removed. Default 1 s, the
+	// longest that PCI Express gives a function after its reset.
+	RemovalGrace time.Duration
 	// Retries is how often a command is sent again after a status without DNR
 	// or a reset of the controller. Default 3; negative: never.
 	Retries int
@@ -75,6 +79,9 @@ func (o *Options) setDefaults() error {
 	if o.AdminTimeout == 0 {
 		o.AdminTimeout = 30 * time.Second
 	}
+	if o.RemovalGrace == 0 {
+		o.RemovalGrace = time.Second
+	}
 	if o.Retries == 0 {
 		o.Retries = 3
 	}
@@ -92,7 +99,7 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("nvme: QueueDepth is %d, not within 2 to %d", o.QueueDepth, maxQueueDepth)
 	case o.MaxTransferBytes < PageSizeBytes || o.MaxTransferBytes > maxTransferLimit || o.MaxTransferBytes%PageSizeBytes != 0:
 		return fmt.Errorf("nvme: MaxTransferBytes is %d, not a multiple of %d up to %d", o.MaxTransferBytes, PageSizeBytes, maxTransferLimit)
-	case o.CommandTimeout < 0 || o.AdminTimeout < 0:
+	case o.CommandTimeout < 0 || o.AdminTimeout < 0 || o.RemovalGrace < 0:
 		return fmt.Errorf("nvme: negative timeout")
 	}
 	return nil

@@ -25,6 +25,20 @@ const (
 	maxMissed        = 8
 )
 
+// Registers that do not answer, because the function is being reset, read as all
+// ones or as zeroes.
+const (
+	minAnswerPause = 100 * time.Microsecond
+	maxAnswerPause = 10 * time.Millisecond
+)
+
+// maxRestarts is how often one reset begins anew because somebody else has reset
+// the controller meanwhile.
+const maxRestarts = 3
+
+// errNoAnswer: the registers read as all ones. Whether that is for good is not known yet.
+var errNoAnswer error = ioError("nvme: the controller's registers do not answer")
+
 // waiter is the progress of one wait.
 type waiter struct {
 	began    int64 // 0: the wait has not begun
@@ -113,11 +127,32 @@ func (q *queuePair) waitLocked(b *batch, w *waiter) {
 func (c *Controller) health() error {
 	switch v := c.t.Read32(spec.RegCSTS); {
 	case v == spec.Gone:
-		return ErrRemoved
+		return errNoAnswer
 	case v&spec.CSTSCFS != 0:
 		return fmt.Errorf("%w (CSTS %#x)", ErrControllerFatal, v)
+	case v&spec.CSTSRDY == 0:
+		// Waiting for its commands would fail them.
+		return fmt.Errorf("%w (CSTS %#x)", ErrStateLost, v)
 	}
 	return nil
+}
+
+// awaitAnswer waits until the registers answer, at most for Options.RemovalGrace: those of
+// a function that has just been reset read as all ones or zeroes for a while (PCIe
+// 5.0, 6.6.2: 100 ms, longer with retries). VS is 0 in no controller. What has not
+// answered by then is gone for good.
+func (c *Controller) awaitAnswer() error {
+	deadline := time.Now().Add(c.opts.RemovalGrace)
+	for pause := minAnswerPause; ; pause = min(2*pause, maxAnswerPause) {
+		if v := c.t.Read32(spec.RegVS); v != spec.Gone && v != 0 {
+			return nil
+		}
+		if c.removed.Load() || time.Now().After(deadline) {
+			c.removed.Store(true)
+			return ErrRemoved
+		}
+		time.Sleep(pause)
+	}
 }
 
 // abortExpired sends Abort for commands of b whose deadline has passed, as many
@@ -198,16 +233,13 @@ func (c *Controller) reset(epoch uint64, cause error) {
 	c.opts.Logf("nvme: resetting the controller: %v", cause)
 	c.epoch.Add(1)
 
-	err := c.disable()
-	if err != nil {
-		c.t.StopDMA()
-	}
+	err := c.stop()
 	c.admin.cancelLocked(cause)
 	for _, q := range c.io {
 		q.outliveLocked(cause)
 	}
 	if err == nil {
-		err = c.restart()
+		err = c.bringBackLocked(cause)
 	}
 	if err != nil {
 		c.giveUpLocked(fmt.Errorf("%w; reset: %w", cause, err))
@@ -217,6 +249,63 @@ func (c *Controller) reset(epoch uint64, cause error) {
 		q.resendLocked()
 	}
 }
+
+// bringBackLocked restarts the controller, which is stopped, also when it is reset by others
+// meanwhile. All queues are locked.
+func (c *Controller) bringBackLocked(cause error) error {
+	foreign := wasReset(cause)
+	for attempt := 0; ; attempt++ {
+		err := c.restart()
+		var lost bool
+		if err == nil && foreign {
+			lost, err = c.lostCacheLocked()
+		}
+		if err == nil || lost || attempt == maxRestarts || !wasReset(err) {
+			return err
+		}
+		foreign = true
+		c.opts.Logf("nvme: resetting the controller once more: %v", err)
+		if err := c.stop(); err != nil {
+			return err
+		}
+		c.admin.cancelLocked(cause)
+	}
+}
+
+// lostCacheLocked tells whether somebody else's reset has taken the controller's power away,
+// and with it what was in its volatile write cache: such a controller has to be opened
+// anew. The caller holds admin.mu.
+func (c *Controller) lostCacheLocked() (bool, error) {
+	if !c.info.VolatileWriteCache || c.powerCycles == 0 {
+		return false, nil // nothing to lose, or no way to tell
+	}
+	off, _ := c.arena.Offset(c.scratch)
+	r := c.adminLocked(spec.SubmissionEntry{CDW0: spec.AdminGetLogPage, NSID: spec.NSIDAll,
+		CDW10: (spec.SMARTBytes/4-1)<<16 | spec.CDW10RAE | spec.LogSMART, PRP1: c.dmaBase + uint64(off)})
+	if r.err != nil {
+		return false, fmt.Errorf("reading the SMART log: %w", r.err)
+	}
+	if n := decodeHealth(c.scratch[:spec.SMARTBytes]).PowerCycles; n != c.powerCycles {
+		return true, fmt.Errorf("%w and had no power (%d power cycles, %d before): its write cache is lost", ErrStateLost, n, c.powerCycles)
+	}
+	return false, nil
+}
+
+// stop makes sure that the controller touches no memory any more: it is disabled, or cut
+// off if that fails.
+func (c *Controller) stop() error {
+	err := c.awaitAnswer()
+	if err == nil {
+		err = c.disable()
+	}
+	if err != nil {
+		c.t.StopDMA()
+	}
+	return err
+}
+
+// wasReset tells whether an error can come from somebody else's reset.
+func wasReset(err error) bool { return errors.Is(err, ErrStateLost) || errors.Is(err, errNoAnswer) }
 
 // restart enables the disabled controller and creates the same queues.
 func (c *Controller) restart() error {

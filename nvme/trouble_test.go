@@ -68,7 +68,7 @@ func (d *troubled) StopDMA() {
 	d.Controller.StopDMA()
 }
 
-var quick = nvme.Options{CommandTimeout: 20 * time.Millisecond, AdminTimeout: 100 * time.Millisecond}
+var quick = nvme.Options{CommandTimeout: 20 * time.Millisecond, AdminTimeout: 100 * time.Millisecond, RemovalGrace: 50 * time.Millisecond}
 
 func open(t *testing.T, tr nvme.Transport) (*nvme.Namespace, []byte) {
 	t.Helper()

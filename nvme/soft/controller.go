@@ -119,7 +119,7 @@ type Controller struct {
 	sqs       []atomic.Pointer[submissionQueue]
 	cqs       []atomic.Pointer[completionQueue]
 	openedAt  time.Time
-	cycles    atomic.Uint64 // enables, shown as power cycles
+	cycles    atomic.Uint64 // power cycles after the first
 	badBell   atomic.Uint64 // doorbell writes ignored as invalid
 	shadow    atomic.Pointer[shadow]
 	threshold atomic.Uint32 // over temperature threshold (feature 04h)
@@ -341,7 +341,6 @@ func (c *Controller) enable() {
 	cq.sqs = append(cq.sqs, sq)
 	c.cqs[0].Store(cq)
 	c.sqs[0].Store(sq)
-	c.cycles.Add(1)
 	c.csts.Store(spec.CSTSRDY)
 }
 

@@ -39,6 +39,13 @@ func (c *Controller) SetHealth(h Health) {
 	c.postEvents()
 }
 
+// CyclePower makes the controller what it is after its power was away: disabled, with one
+// power cycle more. Backings keep what was written.
+func (c *Controller) CyclePower() {
+	c.Write32(spec.RegCC, 0)
+	c.cycles.Add(1)
+}
+
 // judgeHealth queues the events of warnings that are there and enabled.
 func (c *Controller) judgeHealth() {
 	c.mu.Lock()

@@ -79,7 +79,7 @@ func (c *Controller) smartPage() []byte {
 	le.PutUint64(page[spec.SMARTUnitsWritten:], (n.writeBytes+spec.DataUnitBytes-1)/spec.DataUnitBytes)
 	le.PutUint64(page[spec.SMARTReads:], n.reads)
 	le.PutUint64(page[spec.SMARTWrites:], n.writes)
-	le.PutUint64(page[spec.SMARTPowerCycles:], c.cycles.Load())
+	le.PutUint64(page[spec.SMARTPowerCycles:], 1+c.cycles.Load())
 	le.PutUint64(page[spec.SMARTPowerOnHours:], uint64(time.Since(c.openedAt)/time.Hour))
 	le.PutUint64(page[spec.SMARTMediaErrors:], n.mediaErrors)
 	le.PutUint64(page[spec.SMARTErrorEntries:], errors)
