@@ -192,7 +192,7 @@ func (i *Inode) Create(name string, n NewInode) (*Inode, error) {
 		return nil
 	})
 	if err != nil && child != nil {
-		i.fs.inodes.forget(child)
+		i.fs.unmakeInode(child)
 	}
 	if err != nil {
 		return nil, err
@@ -227,7 +227,7 @@ func (i *Inode) CreateUnlinked(n NewInode) (*Inode, error) {
 		return tx.putOrphan(child, format.OrphanUnlinked)
 	})
 	if err != nil && child != nil {
-		i.fs.inodes.forget(child)
+		i.fs.unmakeInode(child)
 	}
 	if err != nil {
 		return nil, err
@@ -256,9 +256,12 @@ func (n *NewInode) check() error {
 }
 
 // makeInode adds an inode to the store and to the cache, with a reference. If
-// the transaction fails, the caller must take it out of the cache.
+// the transaction fails, the caller must call unmakeInode.
 func (tx *txn) makeInode(n *NewInode, dir *Inode, nlink uint32, now int64) (*Inode, error) {
 	fs := tx.fs
+	if err := fs.takeInode(); err != nil {
+		return nil, err
+	}
 	ino := fs.store.NextObject()
 	typ := n.Mode & ModeTypeMask
 	item := format.Inode{
@@ -276,6 +279,7 @@ func (tx *txn) makeInode(n *NewInode, dir *Inode, nlink uint32, now int64) (*Ino
 	}
 	i := newInode(fs, ino, &item)
 	if !fs.inodes.add(i) {
+		fs.giveInode()
 		return nil, corruptf("inode number %d given out twice", ino)
 	}
 	tx.touch(i)
@@ -290,6 +294,12 @@ func (tx *txn) makeInode(n *NewInode, dir *Inode, nlink uint32, now int64) (*Ino
 		}
 	}
 	return i, nil
+}
+
+// unmakeInode undoes makeInode where undoing the transaction does not.
+func (fs *FS) unmakeInode(i *Inode) {
+	fs.inodes.forget(i)
+	fs.giveInode()
 }
 
 // generation makes a number that is unlikely to come back with the same inode number.

@@ -27,6 +27,9 @@ type FS struct {
 	gate             gate
 	revoking         atomic.Int32 // invalidators called by revoke that have not returned
 
+	// inodeCount is the number of inodes if there is a limit on it, and means nothing otherwise.
+	inodeCount atomic.Int64
+
 	// txMu serialises transactions, together with what they do in memory.
 	txMu sync.Mutex
 	tx   txn
@@ -91,7 +94,7 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 		return nil, err
 	}
 	s, err := store.Open(dev, store.Options{
-		ReadOnly: opts.ReadOnly, Discard: opts.Discard, NodeCacheBytes: opts.NodeCacheBytes, Logf: opts.Logf,
+		ReadOnly: opts.ReadOnly, Discard: opts.Discard, LimitBytes: opts.LimitBytes, NodeCacheBytes: opts.NodeCacheBytes, Logf: opts.Logf,
 		Now: func() time.Time { return time.Unix(0, opts.Now()) },
 	})
 	if err != nil {
@@ -118,6 +121,9 @@ func Mount(dev nvme.BlockDevice, opts MountOptions) (*FS, error) {
 	}
 	if err == nil && !opts.ReadOnly {
 		err = fs.finishOrphans()
+	}
+	if err == nil && opts.MaxInodes > 0 {
+		err = fs.countInodes()
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -166,10 +172,14 @@ const bytesPerInode = 512
 func (fs *FS) StatFS() StatFS {
 	st := fs.store.StatFS()
 	perBlock := int64(BlockSizeBytes / bytesPerInode)
+	total, free := int64(st.TotalBlocks)*perBlock, int64(st.FreeBlocks)*perBlock
+	if limit := fs.opts.MaxInodes; limit > 0 {
+		total, free = limit, min(free, max(limit-fs.inodeCount.Load(), 0))
+	}
 	return StatFS{
 		BlockSizeBytes: BlockSizeBytes, MaxNameBytes: MaxNameBytes,
 		TotalBlocks: int64(st.TotalBlocks), FreeBlocks: int64(st.FreeBlocks), AvailableBlocks: int64(st.AvailBlocks),
-		TotalInodes: int64(st.TotalBlocks) * perBlock, FreeInodes: int64(st.FreeBlocks) * perBlock,
+		TotalInodes: total, FreeInodes: free,
 	}
 }
 

@@ -108,6 +108,8 @@ func (fs *FS) reclaim(i *Inode) {
 	i.wbMu.Unlock()
 	if err != nil {
 		fs.opts.Logf("blobfs: freeing inode %d: %v", i.ino, err)
+	} else {
+		fs.giveInode()
 	}
 	fs.inodes.forget(i)
 }

@@ -78,7 +78,7 @@ func (fs *FS) Rename(oldDir *Inode, oldName string, newDir *Inode, newName strin
 		return r.move(whiteout)
 	})
 	if err != nil && whiteout != nil {
-		fs.inodes.forget(whiteout)
+		fs.unmakeInode(whiteout)
 	} else if whiteout != nil {
 		whiteout.decRef()
 	}

@@ -228,6 +228,11 @@ type MountOptions struct {
 	// MaxIdleInodes bounds the inodes kept in memory that nobody references.
 	// 0: 16384.
 	MaxIdleInodes int
+	// LimitBytes lets the file system fill only as if its device had that size. 0: no limit.
+	LimitBytes int64
+	// MaxInodes bounds the number of inodes: no more are made while there are as
+	// many. With it, mounting takes a look at every inode. 0: as many as there is space for.
+	MaxInodes int64
 	// CommitInterval is the time between background commits. 0: 5 s.
 	// Negative: no background commits (tests).
 	CommitInterval time.Duration
@@ -256,6 +261,9 @@ type MountOptions struct {
 func (o *MountOptions) setDefaults(arenaBytes int64) error {
 	if o.CacheBytes < 0 || o.NodeCacheBytes < 0 || o.MaxIdleInodes < 0 {
 		return fmt.Errorf("%w: negative cache size", ErrInvalid)
+	}
+	if o.LimitBytes < 0 || o.MaxInodes < 0 {
+		return fmt.Errorf("%w: negative limit", ErrInvalid)
 	}
 	if o.TimeGrain < 0 {
 		return fmt.Errorf("%w: negative grain of times", ErrInvalid)

@@ -32,12 +32,16 @@ type MountOptions struct {
 	NoDiscard bool
 
 	SizeBytes     int64 // limit on the space in use; 0 means the whole volume
+	Inodes        int64 // limit on the number of files; 0 means as many as there is space for
 	CommitSeconds int   // time between commits in the background; 0 means the file system's default
 	CacheBytes    int64 // bound on the page cache; 0 means the file system's default
 }
 
 // maxCommitSeconds bounds what a crash may cost who does not call fsync.
 const maxCommitSeconds = 3600
+
+// maxInodes is more than any volume has.
+const maxInodes = 1 << 40
 
 // minCacheBytes is a page cache that can still hold the pages of one large request.
 const minCacheBytes = 1 << 20
@@ -66,6 +70,8 @@ var flagOptions = map[string]setter{
 	"async":       func(o *MountOptions) { o.Sync = false },
 	"sync":        func(o *MountOptions) { o.Sync = true },
 	"dirsync":     func(o *MountOptions) { o.DirSync = true },
+	"lazytime":    ignored, // times that reading changes wait for a commit as it is
+	"nolazytime":  ignored,
 	"discard":     func(o *MountOptions) { o.Discard, o.NoDiscard = true, false },
 	"nodiscard":   func(o *MountOptions) { o.Discard, o.NoDiscard = false, true },
 
@@ -79,6 +85,8 @@ var valueOptions = map[string]func(o *MountOptions, value string) error{
 		o.SizeBytes, err = registry.ParseSize(value)
 		return err
 	},
+	"inodes":    parseInodes,
+	"nr_inodes": parseInodes,
 	"cache": func(o *MountOptions, value string) (err error) {
 		o.CacheBytes, err = registry.ParseBytes(value)
 		if err == nil && o.CacheBytes < minCacheBytes {
@@ -93,6 +101,25 @@ var valueOptions = map[string]func(o *MountOptions, value string) error{
 		}
 		return nil
 	},
+}
+
+// parseInodes reads a number of files, with the units of tmpfs(5).
+func parseInodes(o *MountOptions, value string) (err error) {
+	digits, unit := value, int64(1)
+	if n := len(value) - 1; n > 0 {
+		switch value[n] {
+		case 'k', 'K':
+			digits, unit = value[:n], 1<<10
+		case 'm', 'M':
+			digits, unit = value[:n], 1<<20
+		}
+	}
+	o.Inodes, err = strconv.ParseInt(digits, 10, 64)
+	if err != nil || o.Inodes < 1 || o.Inodes > maxInodes/unit {
+		return fmt.Errorf("%q is not a number of files from 1 to %d", value, int64(maxInodes))
+	}
+	o.Inodes *= unit
+	return nil
 }
 
 // ParseOptions reads the options of a blobfs mount. Later ones override earlier ones, as in mount(8).
@@ -146,7 +173,7 @@ func (o MountOptions) Strings() []string {
 		value int64
 		name  string
 	}{
-		{o.SizeBytes, "size"}, {int64(o.CommitSeconds), "commit"}, {o.CacheBytes, "cache"},
+		{o.SizeBytes, "size"}, {o.Inodes, "nr_inodes"}, {int64(o.CommitSeconds), "commit"}, {o.CacheBytes, "cache"},
 	} {
 		if number.value != 0 {
 			options = append(options, fmt.Sprintf("%s=%d", number.name, number.value))

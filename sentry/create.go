@@ -84,6 +84,10 @@ type creation struct {
 //
 // Preconditions: !rp.Done(); the final symbolic link is not followed.
 func (fs *filesystem) createAt(ctx context.Context, rp *vfs.ResolvingPath, c creation) error {
+	return fs.settleNames(fs.createNow(ctx, rp, c))
+}
+
+func (fs *filesystem) createNow(ctx context.Context, rp *vfs.ResolvingPath, c creation) error {
 	fs.beginWalk()
 	defer fs.endWalk(ctx)
 	parent, err := fs.walkParent(ctx, rp, rp.Start().Impl().(*dentry))

@@ -81,7 +81,7 @@ func (fd *fileDescription) SetStat(ctx context.Context, opts vfs.SetStatOptions)
 		return err
 	}
 	defer mnt.EndWrite()
-	return fd.inode.setStat(ctx, auth.CredentialsFromContext(ctx), &opts)
+	return fd.inode.settle(fd.inode.setStat(ctx, auth.CredentialsFromContext(ctx), &opts))
 }
 
 // StatFS implements vfs.FileDescriptionImpl.StatFS.
@@ -130,7 +130,7 @@ func (fd *fileDescription) SetXattr(ctx context.Context, opts vfs.SetXattrOption
 		return err
 	}
 	defer mnt.EndWrite()
-	return fd.inode.setXattr(auth.CredentialsFromContext(ctx), &opts)
+	return fd.inode.settle(fd.inode.setXattr(auth.CredentialsFromContext(ctx), &opts))
 }
 
 // RemoveXattr implements vfs.FileDescriptionImpl.RemoveXattr.
@@ -140,7 +140,7 @@ func (fd *fileDescription) RemoveXattr(ctx context.Context, name string) error {
 		return err
 	}
 	defer mnt.EndWrite()
-	return fd.inode.removeXattr(auth.CredentialsFromContext(ctx), name)
+	return fd.inode.settle(fd.inode.removeXattr(auth.CredentialsFromContext(ctx), name))
 }
 
 // The locks of a file are made with its first lock: most files never see one.

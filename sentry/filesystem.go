@@ -30,6 +30,8 @@ type filesystem struct {
 	options  string     // immutable: as shown in /proc/mounts
 	// strictAtime says that every read changes the access time. Immutable.
 	strictAtime bool
+	// sync and dirSync are the mount options. Immutable.
+	sync, dirSync bool
 	// directAlign is what O_DIRECT has to be aligned to, a power of two.
 	directAlign int64 // immutable
 
@@ -222,7 +224,7 @@ func (fs *filesystem) SetStatAt(ctx context.Context, rp *vfs.ResolvingPath, opts
 		return err
 	}
 	defer mnt.EndWrite()
-	if err := d.inode.setStat(ctx, rp.Credentials(), &opts); err != nil {
+	if err := d.inode.settle(d.inode.setStat(ctx, rp.Credentials(), &opts)); err != nil {
 		return err
 	}
 	if ev := vfs.InotifyEventFromStatMask(opts.Stat.Mask); ev != 0 {
@@ -331,7 +333,7 @@ func (fs *filesystem) changeXattr(ctx context.Context, rp *vfs.ResolvingPath, ch
 		return err
 	}
 	defer mnt.EndWrite()
-	if err := change(d.inode); err != nil {
+	if err := d.inode.settle(change(d.inode)); err != nil {
 		return err
 	}
 	d.InotifyWithParent(ctx, linux.IN_ATTRIB, 0, vfs.InodeEvent)

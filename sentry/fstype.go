@@ -120,6 +120,8 @@ func (v *volume) mount(vfsObj *vfs.VirtualFilesystem, t *FilesystemType, opts *m
 		directAlign: blob.DirectAlignBytes(),
 		options:     opts.show(),
 		strictAtime: opts.strictAtime,
+		sync:        opts.sync,
+		dirSync:     opts.sync || opts.dirSync,
 		inodes:      make(map[uint64]*inode),
 		syncErrors:  blob.ErrCursor(),
 		gone:        make(chan struct{}),
@@ -137,6 +139,11 @@ type mountOptions struct {
 	commitInterval time.Duration // 0: the default
 	strictAtime    bool
 	discard        bool
+	sync           bool         // all changes are durable when their calls return
+	dirSync        bool         // changes of names are
+	limitBytes     int64        // 0: what the volume has
+	maxInodes      int64        // 0: as many as there is space for
+	cacheBytes     int64        // 0: the default
 	now            func() int64 // nil: the host's clock
 }
 
@@ -157,6 +164,23 @@ func parseMountOptions(data string) (*mountOptions, error) {
 			opts.commitInterval = time.Duration(n) * time.Second
 		case "discard":
 			opts.discard = true
+		case "sync":
+			opts.sync = true
+		case "dirsync":
+			opts.dirSync = true
+		case "size", "nr_inodes", "cache":
+			n, err := strconv.ParseInt(value, 10, 64)
+			if err != nil || n < 1 {
+				return nil, fmt.Errorf("mount option %s=%s: not a positive number", key, value)
+			}
+			switch key {
+			case "size":
+				opts.limitBytes = n
+			case "nr_inodes":
+				opts.maxInodes = n
+			case "cache":
+				opts.cacheBytes = n
+			}
 		case "strictatime":
 			opts.strictAtime = true
 		case "relatime":
@@ -176,6 +200,14 @@ func (o *mountOptions) show() string {
 	}
 	if o.discard {
 		shown = append(shown, "discard")
+	}
+	for _, limit := range []struct {
+		name  string
+		value int64
+	}{{"size", o.limitBytes}, {"nr_inodes", o.maxInodes}, {"cache", o.cacheBytes}} {
+		if limit.value != 0 {
+			shown = append(shown, fmt.Sprintf("%s=%d", limit.name, limit.value))
+		}
 	}
 	if o.strictAtime {
 		shown = append(shown, "strictatime")

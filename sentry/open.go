@@ -21,6 +21,11 @@ func (fs *filesystem) OpenAt(ctx context.Context, rp *vfs.ResolvingPath, opts vf
 		created = true
 	case opts.Flags&linux.O_CREAT != 0:
 		d, created, err = fs.openCreate(ctx, rp, &opts)
+		if created {
+			if err = fs.settleNames(nil); err != nil {
+				d.DecRef(ctx)
+			}
+		}
 	case opts.Flags&noFollowDirectory == noFollowDirectory:
 		d, err = fs.resolveNoFollow(ctx, rp)
 	default:
@@ -259,7 +264,7 @@ func (d *dentry) openRegular(ctx context.Context, rp *vfs.ResolvingPath, opts *v
 		return nil, err
 	}
 	if truncate {
-		if err := i.truncate(rp.Credentials(), 0); err != nil {
+		if err := i.settle(i.truncate(rp.Credentials(), 0)); err != nil {
 			fd.vfsfd.DecRef(ctx)
 			return nil, err
 		}

@@ -233,7 +233,7 @@ func (fd *regularFD) planWrite(ctx context.Context, offset, n int64, opts uint32
 		p.flags |= blobfs.IONoWait
 	}
 	// O_SYNC includes the bit of O_DSYNC.
-	if status&linux.O_SYNC != 0 || opts&linux.RWF_SYNC != 0 {
+	if status&linux.O_SYNC != 0 || i.fs.sync || opts&linux.RWF_SYNC != 0 {
 		p.flags |= blobfs.IOSync
 	} else if status&linux.O_DSYNC != 0 || opts&linux.RWF_DSYNC != 0 {
 		p.flags |= blobfs.IODSync
@@ -300,6 +300,10 @@ func addOffsets(a, b int64) (int64, error) {
 
 // Allocate implements vfs.FileDescriptionImpl.Allocate.
 func (fd *regularFD) Allocate(ctx context.Context, mode, offset, length uint64) error {
+	return fd.inode.settle(fd.allocate(ctx, mode, offset, length))
+}
+
+func (fd *regularFD) allocate(ctx context.Context, mode, offset, length uint64) error {
 	const known = uint64(blobfs.FallocKeepSize | blobfs.FallocPunchHole | blobfs.FallocZeroRange | blobfs.FallocUnshare)
 	if mode&^(known|shiftModes) != 0 {
 		return linuxerr.EOPNOTSUPP

@@ -177,7 +177,7 @@ func notifyCopied(ctx context.Context, in, out *vfs.FileDescription) {
 func (fd *fileDescription) syncAsOpened() error {
 	status := fd.vfsfd.StatusFlags()
 	if status&linux.O_DSYNC == 0 { // O_SYNC includes it
-		return nil
+		return fd.inode.settle(nil)
 	}
 	return fd.sync(status&linux.O_SYNC != linux.O_SYNC)
 }

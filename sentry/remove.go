@@ -34,7 +34,7 @@ func (fs *filesystem) RmdirAt(ctx context.Context, rp *vfs.ResolvingPath) error 
 	var gone removed
 	err := fs.rmdirAt(ctx, rp, &gone)
 	gone.drop(ctx, fs)
-	return err
+	return fs.settleNames(err)
 }
 
 func (fs *filesystem) rmdirAt(ctx context.Context, rp *vfs.ResolvingPath, gone *removed) error {
@@ -100,7 +100,7 @@ func (fs *filesystem) UnlinkAt(ctx context.Context, rp *vfs.ResolvingPath) error
 	var gone removed
 	err := fs.unlinkAt(ctx, rp, &gone)
 	gone.drop(ctx, fs)
-	return err
+	return fs.settleNames(err)
 }
 
 func (fs *filesystem) unlinkAt(ctx context.Context, rp *vfs.ResolvingPath, gone *removed) error {

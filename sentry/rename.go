@@ -19,7 +19,7 @@ func (fs *filesystem) RenameAt(ctx context.Context, rp *vfs.ResolvingPath, oldPa
 	if fs.cache.overfull() {
 		fs.shrink(ctx)
 	}
-	return err
+	return fs.settleNames(err)
 }
 
 func (fs *filesystem) renameAt(ctx context.Context, rp *vfs.ResolvingPath, oldParentVD vfs.VirtualDentry, oldName string, opts vfs.RenameOptions, gone *removed) error {

@@ -1,6 +1,7 @@
 package sentry
 
 import (
+	"slices"
 	"strings"
 
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
@@ -10,7 +11,8 @@ import (
 // them: proc_pid_mounts(5). A hook in VFS asks for it; what VFS itself shows
 // for other file systems has no source, and options with gaps.
 func (fs *filesystem) ProcMounts(opts vfs.MountOptions) (source, options string) {
-	options = mountFlags(opts, fs.volume.spec.ReadOnly, fs.strictAtime)
+	words := mountFlags(opts, fs.volume.spec.ReadOnly, fs.strictAtime)
+	options = strings.Join(slices.Insert(words, 1, fs.syncFlags()...), ",")
 	if fs.options != "" {
 		options += "," + fs.options
 	}
@@ -24,14 +26,27 @@ func (fs *filesystem) ProcMountInfo(opts vfs.MountOptions) (source, mount, super
 	if fs.volume.spec.ReadOnly {
 		super = "ro"
 	}
+	super = strings.Join(append([]string{super}, fs.syncFlags()...), ",")
 	if fs.options != "" {
 		super += "," + fs.options
 	}
-	return fs.volume.spec.Name, mountFlags(opts, false, fs.strictAtime), super
+	return fs.volume.spec.Name, strings.Join(mountFlags(opts, false, fs.strictAtime), ","), super
+}
+
+// syncFlags are the options of the file system that Linux shows before all others.
+func (fs *filesystem) syncFlags() []string {
+	var words []string
+	if fs.sync {
+		words = append(words, "sync")
+	}
+	if fs.dirSync && !fs.sync {
+		words = append(words, "dirsync")
+	}
+	return words
 }
 
 // mountFlags shows the flags of a mount in Linux's order.
-func mountFlags(opts vfs.MountOptions, readOnly, strictAtime bool) string {
+func mountFlags(opts vfs.MountOptions, readOnly, strictAtime bool) []string {
 	words := []string{"rw"}
 	if opts.ReadOnly || readOnly {
 		words[0] = "ro"
@@ -50,5 +65,5 @@ func mountFlags(opts vfs.MountOptions, readOnly, strictAtime bool) string {
 			words = append(words, flag.name)
 		}
 	}
-	return strings.Join(words, ",")
+	return words
 }

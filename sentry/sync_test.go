@@ -22,14 +22,17 @@ type syncEnv struct {
 	t      *testing.T
 }
 
-func newSyncEnv(t *testing.T) *syncEnv {
+func newSyncEnv(t *testing.T) *syncEnv { return newSyncEnvWith(t, "") }
+
+// newSyncEnvWith is newSyncEnv with further mount options.
+func newSyncEnvWith(t *testing.T, options string) *syncEnv {
 	e := &syncEnv{env: newEnv(t), t: t}
 	e.mkdir("m")
 	e.path = testImage(t, 32<<20)
 	if err := AddVolume(VolumeSpec{Name: "img", Kind: KindImage, File: openImage(t, e.path, os.O_RDWR), New: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.mount("img", "m", false, "commit=3600"); err != nil {
+	if err := e.mount("img", "m", false, "commit=3600"+options); err != nil {
 		t.Fatal(err)
 	}
 	return e

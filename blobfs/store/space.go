@@ -65,6 +65,14 @@ func (a *allocator) spareLocked() int64 {
 	return a.avail + int64(len(a.pool)) - a.promiseBlocks(a.reserved)
 }
 
+// withheldBlocks is what Options.LimitBytes keeps from all who ask for more space.
+func (s *Store) withheldBlocks() int64 {
+	if s.opts.LimitBytes == 0 {
+		return 0
+	}
+	return max(int64(s.VolumeBlocks())-s.opts.LimitBytes/format.BlockSizeBytes, 0)
+}
+
 func (a *allocator) spare() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +93,7 @@ func (s *Store) Reserve(blocks int64) error {
 		return ErrNoSpace
 	}
 	return s.withSpace(func(a *allocator) (int64, error) {
-		need := a.promiseBlocks(a.reserved+blocks) - a.promiseBlocks(a.reserved) + 3*a.floor
+		need := a.promiseBlocks(a.reserved+blocks) - a.promiseBlocks(a.reserved) + 3*a.floor + s.withheldBlocks()
 		if a.spareLocked() < need {
 			return need, ErrNoSpace
 		}
@@ -170,10 +178,10 @@ func (s *Store) Allocate(maxBlocks int64, goal format.Addr, reserved bool) (form
 		want := min(maxBlocks, format.GroupBlocks)
 		if reserved {
 			want = min(want, a.reserved)
-		} else if room := a.spareLocked() - 3*a.floor; room < want {
+		} else if room := a.spareLocked() - 3*a.floor - s.withheldBlocks(); room < want {
 			// Room for less than all is room enough, once checkpoints bring no more.
 			if want = room; room < 1 {
-				return 3*a.floor + 1, ErrNoSpace
+				return 3*a.floor + s.withheldBlocks() + 1, ErrNoSpace
 			}
 		}
 		if want < 1 {

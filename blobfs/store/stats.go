@@ -55,9 +55,11 @@ func (s *Store) StatFS() Stat {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	free := a.avail + int64(len(a.pool)) + a.pendingLocked()
+	withheld := s.withheldBlocks()
+	free = max(free-withheld, 0)
 	avail := max(free-a.promiseBlocks(a.reserved)-3*a.floor, 0)
 	return Stat{
-		TotalBlocks:    s.VolumeBlocks(),
+		TotalBlocks:    s.VolumeBlocks() - uint64(withheld),
 		FreeBlocks:     uint64(max(free-a.reserved, 0)),
 		AvailBlocks:    uint64(avail * itemShare / (itemShare + 1)),
 		ReservedBlocks: uint64(a.reserved),

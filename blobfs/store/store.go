@@ -39,6 +39,9 @@ type Options struct {
 	// Discard has freed blocks wait for Store.Discard, which tells the device of
 	// them, as long as nobody needs the space.
 	Discard bool
+	// LimitBytes lets the volume fill only as if it had that size: requests for space
+	// fail beyond, and StatFS tells of no more. What frees space always works. 0: no limit.
+	LimitBytes int64
 	// NodeCacheBytes bounds the memory for clean tree nodes. Dirty ones come
 	// on top, at most 32 MiB. 0 means 64 MiB; at least 1 MiB.
 	NodeCacheBytes int64

@@ -188,7 +188,7 @@ func (s *Store) admitLocked(freeing, retrySpace bool) (admission, error) {
 	}
 	need := s.txBlocks()
 	if !freeing {
-		need *= 2
+		need = 2*need + s.withheldBlocks()
 	}
 	a := s.alloc
 	a.mu.Lock()

@@ -221,6 +221,20 @@ var hookTable = []hook{
 		}`,
 	},
 	{
+		name: "overlay-device-numbers",
+		why:  "a device in an overlay has its numbers, also for who asks for nothing that overlays look up in a layer",
+		file: "pkg/sentry/fsimpl/overlay/filesystem.go",
+		at:   afterDefinition{"(*filesystem).StatAt", "layerMask"},
+		code: `if kind := d.mode.Load() & linux.S_IFMT; kind == linux.S_IFCHR || kind == linux.S_IFBLK {
+			layer := d.topLayer()
+			device, err := fs.vfsfs.VirtualFilesystem().StatAt(ctx, fs.creds, &vfs.PathOperation{Root: layer, Start: layer}, &vfs.StatOptions{Mask: linux.STATX_TYPE})
+			if err != nil {
+				return linux.Statx{}, err
+			}
+			stat.RdevMajor, stat.RdevMinor = device.RdevMajor, device.RdevMinor
+		}`,
+	},
+	{
 		name: "seccomp-rules",
 		why:  "system calls that volumes need beyond the stock filter",
 		file: "runsc/boot/filter/config/config.go",

@@ -168,7 +168,7 @@ func TestOpenVolumesErrors(t *testing.T) {
 	}{
 		{volumeMount("x"), `mount /x: volume "x" does not exist; create it with 'runsc-fs volume create x --size 10G'`},
 		{volumeMount("a", "frob"), `mount /a: volume "a": unknown option "frob"; correct it or leave it out`},
-		{volumeMount("a", "sync"), `mount /a: volume "a": mount option "sync" is not supported`},
+		{volumeMount("a", "nr_inodes=many"), `mount /a: volume "a": option "nr_inodes=many": "many" is not a number of files from 1 to 1099511627776`},
 	} {
 		if err := OpenVolumes("/run/runsc", specOf(test.mount), "c", "c"); err == nil || err.Error() != test.want {
 			t.Errorf("error %v\nwant  %s", err, test.want)

@@ -17,16 +17,6 @@ func mountOptions(volume string, options []string) (*vfs.MountOptions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("volume %q: %w", volume, err)
 	}
-	for _, missing := range []struct {
-		set  bool
-		name string
-	}{
-		{o.Sync, "sync"}, {o.DirSync, "dirsync"}, {o.SizeBytes != 0, "size"}, {o.CacheBytes != 0, "cache"},
-	} {
-		if missing.set {
-			return nil, fmt.Errorf("volume %q: mount option %q is not supported", volume, missing.name)
-		}
-	}
 	data := []string{"volume=" + volume}
 	if o.Atime == oci.AtimeStrict {
 		data = append(data, "strictatime")
@@ -34,8 +24,21 @@ func mountOptions(volume string, options []string) (*vfs.MountOptions, error) {
 	if o.Discard {
 		data = append(data, "discard")
 	}
-	if o.CommitSeconds != 0 {
-		data = append(data, fmt.Sprintf("commit=%d", o.CommitSeconds))
+	if o.Sync {
+		data = append(data, "sync")
+	}
+	if o.DirSync {
+		data = append(data, "dirsync")
+	}
+	for _, number := range []struct {
+		name  string
+		value int64
+	}{
+		{"commit", int64(o.CommitSeconds)}, {"size", o.SizeBytes}, {"nr_inodes", o.Inodes}, {"cache", o.CacheBytes},
+	} {
+		if number.value != 0 {
+			data = append(data, fmt.Sprintf("%s=%d", number.name, number.value))
+		}
 	}
 	opts := &vfs.MountOptions{
 		ReadOnly: o.ReadOnly,

@@ -84,6 +84,8 @@ func TestShownMounts(t *testing.T) {
 		{[]string{"noatime", "nosuid", "nodev", "noexec"}, "rw,nosuid,nodev,noexec,noatime", "rw", "rw,nosuid,nodev,noexec,noatime"},
 		{[]string{"noatime", "commit=7"}, "rw,noatime", "rw,commit=7", "rw,noatime,commit=7"},
 		{[]string{"strictatime"}, "rw", "rw,strictatime", "rw,strictatime"},
+		{[]string{"sync", "nodev", "lazytime"}, "rw,nodev,relatime", "rw,sync", "rw,sync,nodev,relatime"},
+		{[]string{"dirsync", "size=48M", "inodes=2k", "cache=4M"}, "rw,relatime", "rw,dirsync,size=50331648,nr_inodes=2048,cache=4194304", "rw,dirsync,relatime,size=50331648,nr_inodes=2048,cache=4194304"},
 	} {
 		t.Run(strings.Join(c.options, ","), func(t *testing.T) {
 			out := run(t, bundle(`grep ' /data ' /proc/mounts; grep ' /data ' /proc/self/mountinfo | cut -d' ' -f4-

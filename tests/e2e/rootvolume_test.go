@@ -51,7 +51,7 @@ sync`)
 cat /new; tail -1 /etc/passwd
 ls /etc/shells /etc/cron.daily 2>&1 | grep -c 'No such file'
 ls /etc/apt; ls /etc/cron.moved | head -1 | wc -l
-ls -l /null | awk '{print $5 $6}'; stat -c %F /fifo; readlink /link; stat -c %h /hard
+ls -l /null | awk '{print $5 $6}'; stat -c %t,%T /null; stat -c %F /fifo; readlink /link; stat -c %h /hard
 python3 -c 'import os; print(os.getxattr("/new", "user.colour").decode())'
 stat -c '%u:%g %a' /opt/a /opt
 [ "$(sha256sum < /usr/share/synced)" = "$(cat /usr/share/sum)" ] && echo synced
@@ -62,6 +62,7 @@ line
 2
 only
 1
+1,3
 1,3
 fifo
 new
