@@ -3,6 +3,7 @@ package blobfs
 import (
 	"runsc-fs/blobfs/format"
 	"runsc-fs/nvme"
+	"runsc-fs/nvme/trace"
 )
 
 // directPages is how many pages one round of direct I/O moves.
@@ -14,6 +15,7 @@ func (fs *FS) DirectAlignBytes() int64 { return fs.lbaBytes }
 // frames takes n frames as buffers of direct I/O; it may get fewer, but at
 // least one, unless there is an error. The caller unpins them.
 func (fs *FS) frames(b *batch, n int) error {
+	defer trace.Leave(trace.Enter(trace.Cache))
 	n = min(n, max(fs.cache.limit/8, 1))
 	p, err := fs.allocPage()
 	for p != nil {

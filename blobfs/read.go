@@ -1,6 +1,10 @@
 package blobfs
 
-import "fmt"
+import (
+	"fmt"
+
+	"runsc-fs/nvme/trace"
+)
 
 const (
 	minReadahead = 4          // pages
@@ -50,7 +54,9 @@ func (i *Inode) ReadAt(dst Sink, off, n int64, flags IOFlags) (int64, error) {
 	if flags&IODirect != 0 {
 		done, err = i.readDirect(dst, off, n)
 	} else {
+		was := trace.Enter(trace.Cache)
 		done, err = i.readBuffered(dst, off, n, flags)
+		trace.Leave(was)
 	}
 	if flags&IONoAtime == 0 && done > 0 {
 		i.touchAtime()

@@ -5,6 +5,7 @@ import (
 
 	"runsc-fs/blobfs/format"
 	"runsc-fs/blobfs/store"
+	"runsc-fs/nvme/trace"
 )
 
 // errRetry says that what was read from the store may be outdated.
@@ -118,6 +119,7 @@ func (fs *FS) transact(freeing bool, fn func(tx *txn) error) error {
 	if fs.opts.ReadOnly {
 		return ErrReadOnly
 	}
+	defer trace.Leave(trace.Enter(trace.Log))
 	fs.txMu.Lock()
 	defer fs.txMu.Unlock()
 	tx := &fs.tx

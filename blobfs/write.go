@@ -3,6 +3,8 @@ package blobfs
 import (
 	"errors"
 	"fmt"
+
+	"runsc-fs/nvme/trace"
 )
 
 // WriteAt takes up to n bytes from src for the file from off on, and returns
@@ -91,7 +93,9 @@ func (i *Inode) writeLocked(src Source, off, n int64, flags IOFlags) (done int64
 	if flags&IODirect != 0 {
 		done, err = i.writeDirect(src, off, n)
 	} else {
+		was := trace.Enter(trace.Cache)
 		done, err = i.writeBuffered(src, off, n)
+		trace.Leave(was)
 	}
 	if done > 0 {
 		i.modified()

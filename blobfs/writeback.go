@@ -3,6 +3,7 @@ package blobfs
 import (
 	"runsc-fs/blobfs/format"
 	"runsc-fs/nvme"
+	"runsc-fs/nvme/trace"
 )
 
 // maxRuns is how many runs of newly allocated or newly written blocks one
@@ -78,6 +79,7 @@ func (i *Inode) writeBackLocked(from, to uint64) error {
 	if i.nDirty.Load() == 0 && from > 0 {
 		return nil
 	}
+	defer trace.Leave(trace.Enter(trace.Cache))
 	// Data up to this size is dirty now or on the device. Blocks become part
 	// of the file in the same transaction as the size that covers them, or
 	// else they would show up when the file is extended after a crash. So what

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"runsc-fs/nvme/spec"
+	"runsc-fs/nvme/trace"
 )
 
 // Namespace is one namespace of a Controller. It is a BlockDevice.
@@ -251,6 +252,7 @@ func (ns *Namespace) Do(reqs []Request) error {
 	for i := range reqs {
 		reqs[i].Err = nil
 	}
+	was := trace.Enter(trace.Queue)
 	q := ns.c.pick()
 	q.mu.Lock()
 	b, err := q.beginLocked(ns, reqs)
@@ -262,6 +264,7 @@ func (ns *Namespace) Do(reqs []Request) error {
 	}
 	q.mu.Unlock()
 	q.users.Add(-1)
+	trace.Leave(was)
 	if !failed {
 		return nil
 	}

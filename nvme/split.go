@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"runsc-fs/nvme/spec"
+	"runsc-fs/nvme/trace"
 )
 
 // submitLocked turns as much of b as fits into commands, rings the doorbell
@@ -44,6 +45,9 @@ func (q *queuePair) submitLocked(b *batch) int {
 		b.inFlight++
 		q.sendLocked(s, i)
 		n++
+	}
+	if n > 0 {
+		trace.Enter(trace.Device) // Do leaves it
 	}
 	q.ringLocked()
 	return n

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strconv"
 
 	"github.com/google/subcommands"
 	"gvisor.dev/gvisor/runsc/cli"
@@ -20,6 +21,7 @@ import (
 const (
 	volumeRootFlag = "volume-root"
 	rootVolumeFlag = "root-volume"
+	traceFlag      = "blobfs-trace"
 )
 
 func main() {
@@ -29,6 +31,7 @@ func main() {
 	}
 	flag.Var(volumeRoot{}, volumeRootFlag, "directory of the volume registry; default $"+registry.RootEnv+", else "+registry.DefaultRoot)
 	flag.Var(rootVolume{}, rootVolumeFlag, "volume that takes what the container writes to its root file system")
+	flag.Var(traceSwitch{}, traceFlag, "trace calls on volumes of the sandbox from its start; 'runsc-fs volume trace CONTAINER --seconds 0' shows the trace")
 	alias.HandleAlias()
 	cli.Run(commands())
 }
@@ -46,6 +49,26 @@ func commands() (map[util.SubCommand]string, []subcommands.Command) {
 	all[command{&install{}}] = helperGroup
 	all[command{&uninstall{}}] = helperGroup
 	return all, topics
+}
+
+// traceSwitch is the value of traceFlag.
+type traceSwitch struct{}
+
+// IsBoolFlag lets the flag stand without a value.
+func (traceSwitch) IsBoolFlag() bool { return true }
+
+func (traceSwitch) String() string { return strconv.FormatBool(hooks.Trace()) }
+
+// Get implements flag.Getter, which runsc expects of its flags.
+func (traceSwitch) Get() any { return hooks.Trace() }
+
+func (traceSwitch) Set(text string) error {
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return fmt.Errorf("neither true nor false")
+	}
+	hooks.SetTrace(on)
+	return nil
 }
 
 // volumeRoot is the value of volumeRootFlag.

@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/nvme/trace"
 	"runsc-fs/sentry/rw"
 	"runsc-fs/sentry/volumestats"
 )
@@ -35,8 +36,10 @@ func (fd *regularFD) Batch(ctx context.Context, reqs []rw.Request) {
 	for k := range reqs {
 		fd.addTransfer(ctx, ts, &reqs[k])
 	}
+	was := trace.Enter(trace.FS)
 	call := fd.stats.BeginBatch(len(ts.List))
 	fd.inode.blob.Transfer(ts.List)
+	trace.Leave(was)
 	for k := range ts.List {
 		t := &ts.List[k]
 		op := volumestats.Read

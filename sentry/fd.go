@@ -11,6 +11,7 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/nvme/trace"
 	"runsc-fs/sentry/volumestats"
 )
 
@@ -41,6 +42,9 @@ func (fd *fileDescription) init(ctx context.Context, i *inode, mnt *vfs.Mount) {
 	fd.noAtime = opts.Flags.NoATime || opts.ReadOnly
 	fd.errors = i.blob.ErrCursor()
 }
+
+// VolumeUser implements volumestats.Counted.
+func (fd *fileDescription) VolumeUser() *volumestats.User { return fd.stats }
 
 // containerOf names the container of the task that ctx is of.
 func containerOf(ctx context.Context) string {
@@ -102,9 +106,11 @@ func (fd *fileDescription) sync(dataOnly bool) error {
 	fd.errorsMu.Lock()
 	cursor := fd.errors
 	fd.errorsMu.Unlock()
+	was := trace.Enter(trace.FS)
 	call := fd.stats.Begin(volumestats.Sync)
 	err := fd.inode.blob.Fsync(&cursor, dataOnly)
 	call.End(0, err != nil)
+	trace.Leave(was)
 	if err != nil {
 		fd.errorsMu.Lock()
 		fd.errors = cursor

@@ -14,6 +14,7 @@ import (
 	"gvisor.dev/gvisor/pkg/usermem"
 
 	"runsc-fs/blobfs"
+	"runsc-fs/nvme/trace"
 	"runsc-fs/sentry/volumestats"
 )
 
@@ -60,14 +61,18 @@ func putUserMemory(u *userMemory) {
 
 // CopyOut implements blobfs.Sink.
 func (u *userMemory) CopyOut(b []byte) (int, error) {
+	was := trace.Enter(trace.Copy)
 	n, err := u.seq.CopyOut(u.ctx, b)
+	trace.Leave(was)
 	u.seq = u.seq.DropFirst(n)
 	return n, err
 }
 
 // CopyIn implements blobfs.Source.
 func (u *userMemory) CopyIn(b []byte) (int, error) {
+	was := trace.Enter(trace.Copy)
 	n, err := u.seq.CopyIn(u.ctx, b)
+	trace.Leave(was)
 	u.seq = u.seq.DropFirst(n)
 	return n, err
 }
@@ -119,9 +124,11 @@ func (fd *regularFD) PRead(ctx context.Context, dst usermem.IOSequence, offset i
 		return 0, err
 	}
 	u := getUserMemory(ctx, dst)
+	was := trace.Enter(trace.FS)
 	call := fd.stats.Begin(volumestats.Read)
 	done, err := fd.inode.blob.ReadAt(u, offset, min(n, math.MaxInt64-offset), flags)
 	call.End(done, failed(err))
+	trace.Leave(was)
 	putUserMemory(u)
 	return readResult(done, err)
 }
@@ -163,6 +170,7 @@ func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset i
 		return p.offset, 0, nil
 	}
 	u := getUserMemory(ctx, src)
+	was := trace.Enter(trace.FS)
 	call := fd.stats.Begin(volumestats.Write)
 	if p.atEnd {
 		at, done, err = fd.inode.blob.Append(u, p.n, p.flags)
@@ -171,6 +179,7 @@ func (fd *regularFD) write(ctx context.Context, src usermem.IOSequence, offset i
 		done, err = fd.inode.blob.WriteAt(u, p.offset, p.n, p.flags)
 	}
 	call.End(done, failed(err))
+	trace.Leave(was)
 	putUserMemory(u)
 	done, err = p.result(done, err)
 	return at, done, err

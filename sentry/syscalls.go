@@ -40,6 +40,7 @@ func replaceSyscalls() {
 		entry.Name, entry.Fn = call.Name, call.Fn
 		syscallTable.Table[sysno] = entry
 	}
+	traceSyscalls()
 	syscallTable.Init()
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"runsc-fs/blobfs/format"
+	"runsc-fs/nvme/trace"
 )
 
 // Space is promised before it is needed, so that nothing fails half way:
@@ -92,6 +93,7 @@ func (s *Store) Reserve(blocks int64) error {
 	if blocks < 0 || blocks > int64(s.VolumeBlocks()) || s.spaceDenied() {
 		return ErrNoSpace
 	}
+	defer trace.Leave(trace.Enter(trace.Alloc))
 	return s.withSpace(func(a *allocator) (int64, error) {
 		need := a.promiseBlocks(a.reserved+blocks) - a.promiseBlocks(a.reserved) + 3*a.floor + s.withheldBlocks()
 		if a.spareLocked() < need {
@@ -174,6 +176,7 @@ func (s *Store) Allocate(maxBlocks int64, goal format.Addr, reserved bool) (form
 	if !reserved && s.spaceDenied() {
 		return run, ErrNoSpace
 	}
+	defer trace.Leave(trace.Enter(trace.Alloc))
 	err := s.withSpace(func(a *allocator) (need int64, err error) {
 		want := min(maxBlocks, format.GroupBlocks)
 		if reserved {

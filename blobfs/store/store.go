@@ -30,6 +30,7 @@ import (
 
 	"runsc-fs/blobfs/format"
 	"runsc-fs/nvme"
+	"runsc-fs/nvme/trace"
 )
 
 // Options are the parameters of Open. The zero value is usable.
@@ -355,6 +356,7 @@ func (s *Store) Commit(lsn LSN) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
+	defer trace.Leave(trace.Enter(trace.Log))
 	return s.log.commit(lsn, s.dataWrites.Load())
 }
 
@@ -367,6 +369,7 @@ func (s *Store) CommitLog(lsn LSN) error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
+	defer trace.Leave(trace.Enter(trace.Log))
 	return s.log.commit(lsn, 0)
 }
 

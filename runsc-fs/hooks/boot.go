@@ -17,12 +17,14 @@ import (
 
 	"runsc-fs/sentry"
 	"runsc-fs/sentry/aio"
+	"runsc-fs/sentry/volumestats"
 )
 
 // Names of the flags of the sandbox process.
 const (
 	volumesFlag   = "blobfs-volumes"
 	volumeFDsFlag = "blobfs-volume-fds"
+	traceFlag     = "blobfs-trace-volumes"
 )
 
 // boot is the state of the sandbox process.
@@ -30,14 +32,20 @@ var boot struct {
 	// volumes and fds are set by the flags and not changed afterwards.
 	volumes volumeArgs
 	fds     intList
+	trace   bool
 
 	// shutdown makes the first call of Shutdown do the work and others wait.
 	shutdown sync.Once
+	// ending is closed when Shutdown begins.
+	ending chan struct{}
 }
+
+func init() { boot.ending = make(chan struct{}) }
 
 // SetBootFlags adds the flags of the sandbox process.
 func SetBootFlags(f *flag.FlagSet) {
 	f.Var(&boot.volumes, volumesFlag, "JSON list of the blobfs volumes donated to the sandbox")
+	f.BoolVar(&boot.trace, traceFlag, false, "trace calls on volumes from the start")
 	f.Var(&boot.fds, volumeFDsFlag, "descriptors of the donated volumes, in the order of the list")
 }
 
@@ -63,6 +71,11 @@ func Setup(totalMemory uint64) error {
 		return err
 	}
 	registerMetrics()
+	if boot.trace {
+		if err := volumestats.TraceAlways(); err != nil {
+			return fmt.Errorf("blobfs: %w", err)
+		}
+	}
 	return nil
 }
 
@@ -251,6 +264,7 @@ func Shutdown() {
 		return
 	}
 	boot.shutdown.Do(func() {
+		close(boot.ending)
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		if err := sentry.Shutdown(ctx); err != nil {

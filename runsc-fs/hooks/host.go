@@ -338,6 +338,9 @@ func DonateVolumes(containerID string, spec *specs.Spec, donor fileDonor, cmd *e
 		return err
 	}
 	cmd.Args = append(cmd.Args, "--"+volumesFlag+"="+string(text))
+	if traceVolumes {
+		cmd.Args = append(cmd.Args, "--"+traceFlag)
+	}
 	if len(files) > 0 {
 		donor.DonateAndClose(volumeFDsFlag, files...)
 	}

@@ -10,7 +10,8 @@ import (
 // Calls to a sandbox about its volumes, over its control socket. One that was made by
 // an older program, or without volumes, has none of them.
 const (
-	VolumeStatsRead = "VolumeStats.Read"
+	VolumeStatsRead  = "VolumeStats.Read"
+	VolumeStatsTrace = "VolumeStats.Trace"
 )
 
 // VolumeStats has the calls that a sandbox with volumes answers. gVisor's control server
@@ -35,6 +36,29 @@ func (*VolumeStats) Read(_ *struct{}, out *VolumeStatsReport) error {
 	out.Volumes = sentry.VolumeStats()
 	return nil
 }
+
+// VolumeStatsTraceArgs are the arguments of VolumeStatsTrace.
+type VolumeStatsTraceArgs struct {
+	// Seconds is how long to trace, up to volumestats.MaxTraceSeconds. 0: report the
+	// trace that began with the sandbox.
+	Seconds float64
+}
+
+// Trace traces calls for some time, or until the sandbox ends, and reports.
+func (*VolumeStats) Trace(args *VolumeStatsTraceArgs, out *volumestats.TraceReport) (err error) {
+	*out, err = volumestats.RunTrace(args.Seconds, boot.ending)
+	return err
+}
+
+// traceVolumes is set while flags are parsed, before any other function is called.
+var traceVolumes bool
+
+// SetTrace has sandboxes that this command starts trace calls on volumes from the
+// beginning.
+func SetTrace(on bool) { traceVolumes = on }
+
+// Trace returns what SetTrace has set.
+func Trace() bool { return traceVolumes }
 
 // registerMetrics makes metrics of what is done with volumes. A sandbox runs without
 // them, too.

@@ -23,6 +23,8 @@ import (
 	"gvisor.dev/gvisor/pkg/sentry/vfs"
 	"gvisor.dev/gvisor/pkg/usermem"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"runsc-fs/sentry/volumestats"
 )
 
 // CurrentOffset as Request.Off stands for the offset of the file description.
@@ -61,10 +63,14 @@ func Do(ctx context.Context, reqs []Request) {
 	for len(reqs) > 0 {
 		n := together(reqs)
 		if n < 2 {
-			once(ctx, &reqs[0])
 			n = 1
+			traced := volumestats.BeginTrace(reqs[0].File.Impl(), reqs[0].op())
+			once(ctx, &reqs[0])
+			traced.End()
 		} else {
+			traced := volumestats.BeginTrace(reqs[0].File.Impl(), volumestats.TracedBatch)
 			batch(ctx, reqs[:n])
+			traced.End()
 		}
 		reqs = reqs[n:]
 	}
@@ -82,6 +88,14 @@ func together(reqs []Request) int {
 		n++
 	}
 	return n
+}
+
+// op is the kind of the request.
+func (r *Request) op() volumestats.Op {
+	if r.Write {
+		return volumestats.Write
+	}
+	return volumestats.Read
 }
 
 // allowed says whether the file is open for that.
@@ -217,6 +231,8 @@ func (r *Request) Result(ctx context.Context) int64 {
 
 // Sync is fsync(2), or fdatasync(2) if dataOnly.
 func Sync(ctx context.Context, file *vfs.FileDescription, dataOnly bool) error {
+	traced := volumestats.BeginTrace(file.Impl(), volumestats.Sync)
+	defer traced.End()
 	if s, ok := file.Impl().(DataSyncer); ok && dataOnly {
 		return s.SyncData(ctx)
 	}

@@ -1,7 +1,9 @@
 package volumestats
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -9,6 +11,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/metric"
 	"gvisor.dev/gvisor/pkg/prometheus"
+
+	"runsc-fs/nvme/trace"
 )
 
 // TestCounters counts from several goroutines at once.
@@ -113,6 +117,116 @@ func TestBuckets(t *testing.T) {
 	}
 	if have := fmt.Sprintln(bucketBound(0), bucketBound(22), bucketBound(23)); have != "1024 4294967296 +Inf\n" {
 		t.Errorf("bounds %s", have)
+	}
+}
+
+// counted is a file.
+type counted struct{ user *User }
+
+func (c counted) VolumeUser() *User { return c.user }
+
+// call makes calls on a file until n have been traced.
+func call(file any, op Op, n int) (made int) {
+	for traced := 0; traced < n; made++ {
+		c := BeginTrace(file, op)
+		was := trace.Enter(trace.FS)
+		if was != trace.None {
+			traced++
+		}
+		trace.Leave(trace.Enter(trace.Device))
+		trace.Leave(was)
+		c.End()
+		if made > 1000*n*TracedEvery {
+			break
+		}
+	}
+	return made
+}
+
+// TestTrace follows two traces at once, one of which ends before the other.
+func TestTrace(t *testing.T) {
+	file := counted{NewVolume("v", "memory").User("c")}
+	if c := BeginTrace(file, Read); Tracing() || c.span != nil {
+		t.Fatal("a call is traced without a trace")
+	}
+	first, err := StartTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := call(file, Read, 100)
+	if most := 100 * TracedEvery * 3; made > most {
+		t.Errorf("100 of %d calls were traced", made)
+	}
+	second, err := StartTrace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	call(file, TracedBatch, 10)
+	first.Stop()
+	call(file, Sync, 5)
+	second.Stop()
+	if BeginSampled("no file", Read).span != nil || Tracing() {
+		t.Error("calls are traced after the last trace")
+	}
+	for n, want := range []map[string]int64{{"read": 100, "batch": 10}, {"batch": 10, "sync": 5}} {
+		r := []*Trace{first, second}[n].Report()
+		if len(r.Calls) != len(want) || r.Every != TracedEvery {
+			t.Errorf("trace %d: %+v", n, r)
+		}
+		for _, c := range r.Calls {
+			h, err := c.Total.Times.Since(nil)
+			if err != nil || c.Volume != "v" || c.Container != "c" || h.TotalCount() != want[c.Op] {
+				t.Errorf("trace %d has %d times of %s: %v", n, h.TotalCount(), c.Op, err)
+			}
+			var sum int64
+			for k, s := range c.Stages {
+				sum += s.Nanoseconds
+				if s.Name != trace.Stage(k+1).String() {
+					t.Errorf("stage %d is %s", k, s.Name)
+				}
+			}
+			if sum != c.Total.Nanoseconds || sum <= 0 {
+				t.Errorf("the stages of %s take %d ns of %d", c.Op, sum, c.Total.Nanoseconds)
+			}
+		}
+	}
+}
+
+// TestRunTrace ends traces by time and by the end of the sandbox.
+func TestRunTrace(t *testing.T) {
+	if _, err := RunTrace(0, nil); !errors.Is(err, ErrNoTrace) {
+		t.Errorf("a trace from the start that was not made: %v", err)
+	}
+	for _, seconds := range []float64{-1, math.NaN(), math.Inf(1), MaxTraceSeconds + 1} {
+		if _, err := RunTrace(seconds, nil); err == nil {
+			t.Errorf("a trace of %v seconds", seconds)
+		}
+	}
+	if r, err := RunTrace(0.01, nil); err != nil || r.Seconds < 0.01 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	done := make(chan struct{})
+	close(done)
+	if r, err := RunTrace(MaxTraceSeconds, done); err != nil || r.Seconds > MaxTraceSeconds/2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var all []*Trace
+	for range maxTraces {
+		one, err := StartTrace()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, one)
+	}
+	if _, err := RunTrace(1, nil); !errors.Is(err, ErrTooManyTraces) {
+		t.Errorf("one trace more than there may be: %v", err)
+	}
+	for _, one := range all {
+		one.Stop()
+		one.Stop()
+	}
+	if Tracing() {
+		t.Error("a trace is left")
 	}
 }
 

@@ -38,7 +38,7 @@ var rules = []rule{
 	}},
 	{"runsc-fs/hookgen", []string{"golang.org/x/sys"}},
 	{"runsc-fs", []string{
-		"golang.org/x/sys", "github.com/HdrHistogram/hdrhistogram-go", "gonum.org/v1/plot", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "github.com/sirupsen/logrus", "gvisor.dev/gvisor",
+		"golang.org/x/sys", "github.com/HdrHistogram/hdrhistogram-go", "github.com/google/subcommands", "github.com/opencontainers/runtime-spec", "github.com/sirupsen/logrus", "gvisor.dev/gvisor",
 		module + "/blobfs", module + "/gofer", module + "/nvme", module + "/oci", module + "/sentry",
 	}},
 	{"tests/bench", []string{"golang.org/x/sys", "github.com/opencontainers/runtime-spec", "gonum.org/v1/plot", module + "/tests/lab"}},
