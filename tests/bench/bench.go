@@ -88,8 +88,14 @@ func (b *bench) env() []string {
 // buildStock builds runsc without hooks from the module that runsc-fs is built from.
 func (b *bench) buildStock(ctx context.Context) error {
 	b.logf("building stock runsc (some minutes the first time)")
-	_, err := lab.Run(ctx, lab.Cmd{
-		Argv: []string{"go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", b.stock, gvisorModule + "/runsc"},
+	res, err := lab.Run(ctx, lab.Cmd{Argv: []string{"go", "list", "-m", "-f", "{{.Version}}", gvisorModule}, Dir: b.root})
+	if err != nil {
+		return err
+	}
+	// Built without its own build system, runsc does not know its version.
+	version := gvisorModule + "/runsc/version.version=" + strings.TrimSpace(res.Stdout)
+	_, err = lab.Run(ctx, lab.Cmd{
+		Argv: []string{"go", "build", "-buildvcs=false", "-ldflags=-s -w -X " + version, "-o", b.stock, gvisorModule + "/runsc"},
 		Dir:  b.root, Env: []string{"CGO_ENABLED=0"}, Timeout: 20 * time.Minute,
 	})
 	return err

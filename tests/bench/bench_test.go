@@ -91,6 +91,42 @@ func TestTargetsExist(t *testing.T) {
 	}
 }
 
+// A quick run leaves out figures, but none of a goal, and what it leaves out is
+// neither a failure nor in need of a reason for each.
+func TestQuickRunKeepsGoals(t *testing.T) {
+	jobs := map[string]job{}
+	for _, j := range forGoals(allJobs()) {
+		jobs[j.name] = j
+	}
+	for _, g := range targets() {
+		if !jobs[g.job].wants(g.contender) || !jobs[g.base()].wants(g.baseContender) {
+			t.Errorf("a quick run leaves out a figure of the goal %s", g.name())
+		}
+	}
+	if !jobs["memory of an idle sandbox"].wants(runscGofer) {
+		t.Error("a quick run leaves out a contender of a job without goals")
+	}
+	j := jobs["psync randread buffered"]
+	if j.wants(runcExt4) {
+		t.Errorf("a quick run measures %s under %s, which no goal is about", j.name, runcExt4)
+	}
+	res := results{j.name: {blobfsImage: {Reason: "not part of this run"}, blobfsMemory: {Values: []float64{1}}, runscTmpfs: {Values: []float64{1}}}}
+	if failed := res.failures([]job{j}); len(failed) > 0 {
+		t.Errorf("what was left out counts as failed: %v", failed)
+	}
+	if text := report(machine{}, quick, []job{j}, contenders(&bench{}), nil, res, nil); strings.Contains(text, "Not measured") {
+		t.Errorf("the report lists what was left out:\n%s", text)
+	}
+}
+
+// The magic number of ext4 is that of ext2 and ext3, too.
+func TestFileSystemName(t *testing.T) {
+	got, err := fileSystem(t.Context(), "/proc")
+	if err != nil || got != "proc" {
+		t.Errorf("the file system of /proc is %q, %v", got, err)
+	}
+}
+
 func TestReport(t *testing.T) {
 	jobs := []job{
 		{name: "psync randread direct", unit: "IOPS", dir: higher},

@@ -23,7 +23,12 @@ type job struct {
 	run       func(context.Context, *box) (float64, error)
 	// skip gives the reason why a contender cannot do the job, if there is one.
 	skip func(contender) string
+	// only has the contenders that do the job; nil is all of them.
+	only map[string]bool
 }
+
+// wants reports whether the contender is one of those that do the job.
+func (j job) wants(contender string) bool { return j.only == nil || j.only[contender] }
 
 // scale is how large the work is.
 type scale struct {

@@ -28,6 +28,20 @@ func (m machine) String() string {
 	return fmt.Sprintf("- %s, %d cores, %.0f GiB\n- Linux %s, %s\n- %s\n- %s\n", m.Processor, m.Cores, m.MemoryGiB, m.Kernel, m.Disk, strings.Join(m.Versions, ", "), m.Date)
 }
 
+// fileSystem is the type of the file system that a directory is in, by the name that
+// it is mounted with: statfs(2) has one magic number for ext2, ext3 and ext4.
+func fileSystem(ctx context.Context, dir string) (string, error) {
+	res, err := lab.Run(ctx, lab.Cmd{Argv: []string{"df", "--output=fstype", dir}})
+	if err != nil {
+		return "", err
+	}
+	f := strings.Fields(res.Stdout) // a head and the type
+	if len(f) != 2 {
+		return "", fmt.Errorf("df gives no file system of %s: %q", dir, res.Stdout)
+	}
+	return f[1], nil
+}
+
 // describe looks at the machine.
 func (b *bench) describe(ctx context.Context, cs []contender, date string) (machine, error) {
 	m := machine{Processor: "unknown processor", Cores: runtime.NumCPU(), Date: date}
@@ -50,11 +64,11 @@ func (b *bench) describe(ctx context.Context, cs []contender, date string) (mach
 		return m, err
 	}
 	m.Kernel = unix.ByteSliceToString(uts.Release[:])
-	res, err := lab.Run(ctx, lab.Cmd{Argv: []string{"stat", "--file-system", "--format=%T", b.dir}})
+	fs, err := fileSystem(ctx, b.dir)
 	if err != nil {
 		return m, err
 	}
-	m.Disk = "disk with " + strings.TrimSpace(res.Stdout)
+	m.Disk = "disk with " + fs
 	programs := map[string]bool{}
 	commands := [][]string{{"go", "version"}, {"chroot", b.rootfs, "fio", "--version"}}
 	for _, c := range cs {

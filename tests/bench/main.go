@@ -29,7 +29,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.BoolVar(&o.quick, "quick", false, "fewer jobs, fewer contenders, less work: under five minutes")
+	flag.BoolVar(&o.quick, "quick", false, "less work, fewer jobs, each under the contenders that its goals compare: under five minutes")
 	flag.StringVar(&o.jobs, "jobs", "", "run the jobs that match this regular expression")
 	flag.StringVar(&o.contenders, "contenders", "", "run the contenders whose whole name matches this regular expression")
 	flag.IntVar(&o.rounds, "rounds", 0, "rounds; 0 means three, two with -quick")
@@ -71,6 +71,9 @@ func runScale(ctx context.Context, o options, s scale, logf lab.Logf) (err error
 		return fmt.Errorf("-contenders: %w", err)
 	}
 	jobs := slices.DeleteFunc(allJobs(), func(j job) bool { return o.quick && !j.quick || !jobFilter.MatchString(j.name) })
+	if o.quick {
+		jobs = forGoals(jobs)
+	}
 	if len(jobs) == 0 {
 		return fmt.Errorf("no job matches %q; the jobs are %s", o.jobs, names(allJobs()))
 	}

@@ -80,6 +80,7 @@ between the smallest and the largest as a share of the median. Read ratios, not 
 	}
 	rows = [][]string{head}
 	var reasons []string
+	left := false
 	for _, j := range jobs {
 		unit := j.unit
 		if j.dir == lower {
@@ -90,6 +91,10 @@ between the smallest and the largest as a share of the median. Read ratios, not 
 			v := res.at(j.name, c.name)
 			if !v.ok() {
 				row = append(row, "–")
+				if !j.wants(c.name) {
+					left = true
+					continue
+				}
 				reasons = append(reasons, fmt.Sprintf("- %s, %s: %s", subst.Replace(j.name), c.name, v.Reason))
 				continue
 			}
@@ -98,6 +103,9 @@ between the smallest and the largest as a share of the median. Read ratios, not 
 		rows = append(rows, row)
 	}
 	b.WriteString(markdown(rows))
+	if left {
+		b.WriteString("\nA quick run measures only what the goals compare.\n")
+	}
 	if len(reasons) > 0 {
 		b.WriteString("\nNot measured:\n\n" + strings.Join(reasons, "\n") + "\n")
 	}

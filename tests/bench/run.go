@@ -52,8 +52,11 @@ func (b *bench) measure(ctx context.Context, jobs []job, cs []contender) (result
 			for k := range boxes {
 				x := boxes[(k+round)%len(boxes)]
 				s := res[j.name][x.name]
+				if !j.wants(x.name) {
+					*s = sample{Reason: "not part of this run"}
+				}
 				if s.Reason != "" {
-					continue // it cannot, or has failed in an earlier round
+					continue // it is not to, it cannot, or has failed in an earlier round
 				}
 				v, err := x.do(ctx, j, prepared)
 				if ctx.Err() != nil {
@@ -115,7 +118,7 @@ func (r results) failures(jobs []job) []string {
 	for _, j := range jobs {
 		for _, c := range []string{blobfsMemory, blobfsImage} {
 			s := r[j.name][c]
-			if s == nil || s.ok() || j.skip != nil {
+			if s == nil || s.ok() || j.skip != nil || !j.wants(c) {
 				continue
 			}
 			out = append(out, fmt.Sprintf("%s on %s: %s", j.name, c, s.Reason))

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -50,6 +51,35 @@ func targets() []target {
 	return out
 }
 
+// forGoals limits the jobs that goals are about to the contenders that these goals
+// compare. Jobs without a goal stay as they are.
+func forGoals(jobs []job) []job {
+	only := map[string]map[string]bool{}
+	note := func(job, contender string) {
+		if only[job] == nil {
+			only[job] = map[string]bool{}
+		}
+		only[job][contender] = true
+	}
+	for _, t := range targets() {
+		note(t.job, t.contender)
+		note(t.base(), t.baseContender)
+	}
+	out := slices.Clone(jobs)
+	for i := range out {
+		out[i].only = only[out[i].name]
+	}
+	return out
+}
+
+// base is the job that the target compares with.
+func (t target) base() string {
+	if t.baseJob != "" {
+		return t.baseJob
+	}
+	return t.job
+}
+
 // name says what a target is about.
 func (t target) name() string {
 	base := t.baseContender
@@ -61,13 +91,9 @@ func (t target) name() string {
 
 // measured gives the target's ratio; NaN when one of its figures is missing.
 func (t target) measured(jobs []job, res results) float64 {
-	base := t.baseJob
-	if base == "" {
-		base = t.job
-	}
 	for _, j := range jobs {
 		if j.name == t.job {
-			return ratio(j.dir, res.at(t.job, t.contender), res.at(base, t.baseContender))
+			return ratio(j.dir, res.at(t.job, t.contender), res.at(t.base(), t.baseContender))
 		}
 	}
 	return math.NaN()
