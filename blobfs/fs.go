@@ -63,7 +63,7 @@ func Mkfs(dev nvme.BlockDevice, opts MkfsOptions) error {
 		opts.Now = wallClock
 	}
 	clock := func() time.Time { return time.Unix(0, opts.Now()) }
-	err := store.Format(dev, store.FormatOptions{Label: opts.Label, UUID: opts.UUID, LogBytes: opts.LogBytes, Now: clock})
+	err := store.Format(dev, store.FormatOptions{Label: opts.Label, UUID: opts.UUID, HashSeed: opts.HashSeed, LogBytes: opts.LogBytes, Now: clock})
 	if err != nil {
 		return err
 	}

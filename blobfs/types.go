@@ -207,6 +207,9 @@ type MkfsOptions struct {
 	Label string
 	// UUID identifies the file system. All zeroes: a random one.
 	UUID [16]byte
+	// HashSeed keys the hashes of names, and with them the shape of the tree. All
+	// zeroes: a random one.
+	HashSeed [16]byte
 	// LogBytes is the size of the log. 0: chosen by the size of the device.
 	LogBytes int64
 	// RootUID, RootGID and RootMode (permission bits) are those of the root

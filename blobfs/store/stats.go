@@ -19,6 +19,7 @@ type Stats struct {
 	CheckpointNodes uint64 // nodes they wrote
 	NodeReads       uint64 // node cache misses
 	ResidentNodes   int64  // nodes in memory now
+	LoadedBitmaps   int    // bitmaps in memory now
 	Sweeps          uint64 // times the node cache was cut back
 	LeakedBlocks    uint64 // blocks not freed because their bitmap is unusable
 	ReplayedRecords uint64 // log records replayed when opening
@@ -28,8 +29,12 @@ type Stats struct {
 // Stats returns the counters.
 func (s *Store) Stats() Stats {
 	c := &s.stats
+	s.alloc.mu.Lock()
+	loaded := s.alloc.loaded
+	s.alloc.mu.Unlock()
 	return Stats{
-		Updates: c.updates.Load(), LogRecords: c.logRecords.Load(), LogBytes: c.logBytes.Load(), Flushes: c.flushes.Load(),
+		LoadedBitmaps: loaded,
+		Updates:       c.updates.Load(), LogRecords: c.logRecords.Load(), LogBytes: c.logBytes.Load(), Flushes: c.flushes.Load(),
 		Checkpoints: c.checkpoints.Load(), CheckpointNodes: c.checkpointNodes.Load(), NodeReads: c.nodeReads.Load(),
 		ResidentNodes: s.resident.Load(), Sweeps: c.sweeps.Load(), LeakedBlocks: c.leaked.Load(),
 		ReplayedRecords: c.replayedRecords.Load(), ReplayedTxs: c.replayedTxs.Load(),

@@ -126,3 +126,38 @@ func TestResizeUnderDocker(t *testing.T) {
 		t.Errorf("after a restart the container has %s MiB", got)
 	}
 }
+
+// TestHugeVolume works on a volume of 4 TiB, which takes no more space on the host
+// than what is in it, also after its sandbox was killed and another one has replayed its log.
+func TestHugeVolume(t *testing.T) {
+	began := time.Now()
+	took := func(what string) {
+		t.Logf("%-40s %v", what, time.Since(began).Round(time.Millisecond))
+		began = time.Now()
+	}
+	v := newVolume(t, "--size=4T")
+	took("create")
+	mount := lab.VolumeMount(v, "/data")
+	run(t, bundle("true", mount))
+	took("run with it")
+	run(t, bundle("true"))
+	took("run without")
+	c := start(t, bundle(`cd /data; for i in $(seq 500); do echo $i > file$i; done
+		dd if=/dev/urandom of=big bs=1M count=16 2>/dev/null; md5sum < big > sum; truncate -s 3T sparse; echo end >> sparse
+		sync; echo written; exec sleep 600`, mount))
+	must(t, lab.WaitFor(testContext(t, 2*time.Minute), "the files", time.Minute, func() (bool, error) {
+		return strings.Contains(c.Output(), "written"), nil
+	}))
+	if got := execIn(t, c, "df -B1G --output=size /data | tail -1 | tr -d ' '"); got != "4096" {
+		t.Errorf("df says %s GiB", got)
+	}
+	must(t, c.KillSandbox(testContext(t, time.Minute)))
+	began = time.Now()
+	if got := run(t, bundle("cd /data; md5sum < big | cmp - sum && cat file500; tail -c 4 sparse; ls | wc -l", mount)); got != "500\nend\n503\n" {
+		t.Errorf("after the death of the sandbox: %q", got)
+	}
+	took("run after the crash")
+	if used := usedOnHost(t, inspect(t, v).Image); used > 256<<20 {
+		t.Errorf("the image takes %d bytes", used)
+	}
+}
