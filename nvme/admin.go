@@ -16,9 +16,14 @@ type adminResult struct {
 
 // exec carries out an admin command without data.
 func (c *Controller) exec(cmd spec.SubmissionEntry) adminResult {
+	return c.execWithin(cmd, c.opts.AdminTimeout)
+}
+
+// execWithin is exec with another timeout.
+func (c *Controller) execWithin(cmd spec.SubmissionEntry, timeout time.Duration) adminResult {
 	c.admin.mu.Lock()
 	defer c.admin.mu.Unlock()
-	return c.adminLocked(cmd)
+	return c.adminWithinLocked(cmd, timeout)
 }
 
 // adminLocked carries out an admin command and waits for its completion, at
@@ -28,10 +33,15 @@ func (c *Controller) exec(cmd spec.SubmissionEntry) adminResult {
 // When it fails with anything but a *StatusError the controller may still have
 // the command, until it is reset: the caller must not let go of memory that
 // the command names before that.
-func (c *Controller) adminLocked(cmd spec.SubmissionEntry) (r adminResult) {
+func (c *Controller) adminLocked(cmd spec.SubmissionEntry) adminResult {
+	return c.adminWithinLocked(cmd, c.opts.AdminTimeout)
+}
+
+// adminWithinLocked is adminLocked with another timeout.
+func (c *Controller) adminWithinLocked(cmd spec.SubmissionEntry, timeout time.Duration) (r adminResult) {
 	q := c.admin
 	b := &batch{}
-	deadline := time.Now().Add(c.opts.AdminTimeout)
+	deadline := time.Now().Add(timeout)
 	var s *slot
 	for pause := time.Microsecond; ; pause = min(2*pause, time.Millisecond) {
 		if q.dead != nil && (s == nil || b.inFlight > 0) {
@@ -66,7 +76,7 @@ func (c *Controller) adminLocked(cmd spec.SubmissionEntry) (r adminResult) {
 		case status&spec.CSTSRDY == 0:
 			r.err = ErrStateLost
 		case time.Now().After(deadline):
-			r.err = fmt.Errorf("%w after %v: %w", ErrTimeout, c.opts.AdminTimeout, describe(&cmd, true))
+			r.err = fmt.Errorf("%w after %v: %w", ErrTimeout, timeout, describe(&cmd, true))
 		}
 		if r.err != nil {
 			if s != nil {

@@ -36,6 +36,9 @@ const (
 // the controller meanwhile.
 const maxRestarts = 3
 
+// minAbortTimeout is what an Abort gets at least, up to AdminTimeout.
+const minAbortTimeout = 100 * time.Millisecond
+
 // errNoAnswer: the registers read as all ones. Whether that is for good is not known yet.
 var errNoAnswer error = ioError("nvme: the controller's registers do not answer")
 
@@ -157,7 +160,9 @@ func (c *Controller) awaitAnswer() error {
 
 // abortExpired sends Abort for commands of b whose deadline has passed, as many
 // at a time as the controller takes (Base 2.0, 5.1), and resets the controller
-// if that does not bring them back.
+// if that does not bring them back. A controller that does not even answer the Abort has
+// forgotten all its queues, whatever its status register says: its commands have
+// not failed.
 func (c *Controller) abortExpired(q *queuePair, b *batch, epoch uint64) {
 	sent := 0
 	for sent < c.info.AbortLimit {
@@ -172,7 +177,12 @@ func (c *Controller) abortExpired(q *queuePair, b *batch, epoch uint64) {
 		}
 		sent++
 		c.opts.Logf("nvme: command %#04x of queue %d timed out after %v; aborting it", cid, q.id, c.opts.CommandTimeout)
-		r := c.exec(spec.SubmissionEntry{CDW0: spec.AdminAbort, CDW10: uint32(cid)<<16 | uint32(q.id)})
+		patience := min(c.opts.AdminTimeout, max(c.opts.CommandTimeout/4, minAbortTimeout))
+		r := c.execWithin(spec.SubmissionEntry{CDW0: spec.AdminAbort, CDW10: uint32(cid)<<16 | uint32(q.id)}, patience)
+		if errors.Is(r.err, ErrTimeout) {
+			c.reset(epoch, fmt.Errorf("%w: queue %d; then no answer to Abort: %w", ErrTimeout, q.id, ErrStateLost))
+			return
+		}
 		if r.err != nil || r.dw0&1 != 0 {
 			break // not aborted
 		}
@@ -359,13 +369,14 @@ func (q *queuePair) cancelLocked(err error) {
 	}
 }
 
-// outliveLocked fails the commands that must not outlive a reset.
+// outliveLocked fails the commands that must not outlive a reset. Those that a controller
+// has forgotten get their time once more, but not again and again.
 func (q *queuePair) outliveLocked(cause error) {
 	for i := range q.slots {
 		s := &q.slots[i]
 		switch {
 		case s.state == slotFree:
-		case s.expired:
+		case s.expired && !(s.attempts == 0 && errors.Is(cause, ErrStateLost)):
 			q.finishLocked(s, uint16(i), 0, q.timeoutError(s))
 		case int(s.attempts) >= q.c.opts.Retries:
 			q.finishLocked(s, uint16(i), 0, cause)

@@ -291,3 +291,67 @@ func TestLossOfPower(t *testing.T) {
 		})
 	}
 }
+
+// amnesiac is a controller that forgets its queues when it is reset and does not say so: its
+// status register goes on to show that it is ready.
+type amnesiac struct {
+	*troubled
+	mu     sync.Mutex
+	ready  bool // to forget a command that is held
+	forgot bool
+}
+
+func (d *amnesiac) Read32(reg uint32) uint32 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v := d.troubled.Read32(reg)
+	switch {
+	case d.forgot && reg == spec.RegCSTS:
+		v |= spec.CSTSRDY
+	case d.forgot && reg == spec.RegCC:
+		v |= spec.CCEN
+	}
+	return v
+}
+
+func (d *amnesiac) Write32(reg, v uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if reg == spec.RegCC {
+		d.forgot = false
+	}
+	d.troubled.Write32(reg, v)
+	if d.ready && d.Held() > 0 {
+		d.troubled.Write32(spec.RegCC, 0)
+		d.ready, d.forgot = false, true
+	}
+}
+
+// TestSilentReset: a command that the controller has forgotten is carried out all the same.
+func TestSilentReset(t *testing.T) {
+	d := &amnesiac{troubled: newTroubled(t)}
+	options := quick
+	options.AdminTimeout = 5 * time.Minute // an Abort must not get that long
+	ns, err := nvme.OpenNamespace(d, 1, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	page, err := d.Arena().Alloc(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.SetInjector(soft.NewRules(soft.Rule{Opcode: spec.CmdWrite, Count: 1, Action: soft.Action{Hold: true}}))
+	d.mu.Lock()
+	d.ready = true
+	d.mu.Unlock()
+	want := bytes.Repeat([]byte{0xa5}, len(page))
+	copy(page, want)
+	if err := ns.Do([]nvme.Request{{Op: nvme.OpWrite, Vec: [][]byte{page}}}); err != nil {
+		t.Fatalf("outstanding command: %v", err)
+	}
+	clear(page)
+	if err := ns.Do([]nvme.Request{{Op: nvme.OpRead, Vec: [][]byte{page}}}); err != nil || !bytes.Equal(page, want) {
+		t.Errorf("reading it back: %v, right: %v", err, bytes.Equal(page, want))
+	}
+}
