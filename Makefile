@@ -60,6 +60,11 @@ e2e: build
 test-vfio: build
 	@RUNSC_FS_E2E=1 $(GO) test -count=1 -timeout 20m -v $(if $(RUN),-run '$(RUN)') ./tests/vfio
 
+## test-vfio-full: run containers on NVMe devices in guests of QEMU, which takes minutes; as root
+.PHONY: test-vfio-full
+test-vfio-full: build
+	@RUNSC_FS_E2E=1 $(GO) test -tags full -count=1 -timeout 30m -v -run '$(if $(RUN),$(RUN),^(TestContainer|TestTrouble)$$)' ./tests/vfio
+
 ## bench-nvme: measure what a read costs the driver: IOPS, percentiles, processor time, allocations
 .PHONY: bench-nvme
 bench-nvme:

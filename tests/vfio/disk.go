@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -55,8 +56,14 @@ func (s *Spec) makeProgramDisk(ctx context.Context, dir, marker string) (string,
 			return "", err
 		}
 	}
-	for name, text := range map[string]string{"script": s.Script, "lib.sh": scriptLibrary, "marker": marker} {
-		if err := os.WriteFile(filepath.Join(tree, name), []byte(text), 0o644); err != nil {
+	files := map[string][]byte{"script": []byte(s.Script), "lib.sh": []byte(scriptLibrary), "marker": []byte(marker)}
+	maps.Copy(files, s.Files)
+	for name, data := range files {
+		path := filepath.Join(tree, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(path, data, 0o644); err != nil {
 			return "", err
 		}
 	}

@@ -36,6 +36,7 @@ type Guest struct {
 	cancel context.CancelFunc
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
+	log    *os.File // script.log: the script's output as it comes, for whoever looks on
 	qmp    *monitor
 	said   strings.Builder // by QEMU itself; to be read when done is closed
 	done   chan struct{}   // closed when QEMU has ended and result and err are final
@@ -134,8 +135,11 @@ func (g *Guest) launch(args []string) error {
 	if err != nil {
 		return errors.Join(err, qmp.close())
 	}
-	if err := cmd.Start(); err != nil {
+	if g.log, err = os.Create(filepath.Join(g.dir, "script.log")); err != nil {
 		return errors.Join(err, qmp.close())
+	}
+	if err := cmd.Start(); err != nil {
+		return errors.Join(err, qmp.close(), g.log.Close())
 	}
 	g.cmd, g.stdin, g.qmp = cmd, stdin, qmp
 	go g.watch(stdout)
@@ -147,7 +151,8 @@ func (g *Guest) watch(stdout io.Reader) {
 	defer close(g.done)
 	defer g.cancel()
 	defer g.qmp.close()
-	status, found := g.collect(stdout)
+	status, found := g.collect(io.TeeReader(stdout, g.log))
+	g.log.Close()
 	if found {
 		g.cmd.Process.Kill() // its disks are of no use to anyone now
 	}

@@ -32,6 +32,8 @@ type Spec struct {
 	Script string
 	// Programs are static programs by their name in /disk/bin: files of the host.
 	Programs map[string]string
+	// Files are further files below /disk, by their path there.
+	Files map[string][]byte
 	// Base mounts the root file system of the end-to-end tests at /base.
 	Base bool
 	// Controllers of NVMe. Default: none.
