@@ -71,6 +71,7 @@ type eventQueue struct {
 	mu      sync.Mutex // held while events are dealt with; before Controller.resetMu
 	timer   *time.Timer
 	stopped bool
+	warned  uint8 // warnings that are in the log: spec.WarningSpare …
 
 	// Under the mu of the admin queue.
 	b       batch    // which the outstanding requests belong to
@@ -183,6 +184,7 @@ func (c *Controller) dealWith(dw0 uint32) {
 	}
 	var page []byte
 	var err error
+	news := true
 	if e.LogPage != 0 {
 		if page, err = c.logPage(e.LogPage, n, 0); err != nil {
 			c.opts.Logf("nvme: reading log page %02xh for an event: %v", e.LogPage, err)
@@ -195,22 +197,33 @@ func (c *Controller) dealWith(dw0 uint32) {
 	case e.LogPage == spec.LogSMART:
 		h := decodeHealth(page)
 		e.Health = &h
-		c.warn(&h)
+		news = c.warn(&h)
 	case e.LogPage == spec.LogChangedNamespaces:
 		e.Namespaces, e.All = decodeChangedNamespaces(page)
 		c.checkNamespaces(e.Namespaces, e.All)
 	}
-	c.opts.Logf("nvme: %v", e)
+	if news {
+		c.opts.Logf("nvme: %v", e)
+	}
 	if c.opts.OnEvent != nil {
 		c.opts.OnEvent(e)
 	}
 }
 
-// warn logs what the health log complains of.
-func (c *Controller) warn(h *Health) {
-	for _, w := range h.Warnings(c.info.WarnKelvin) {
-		c.opts.Logf("nvme: WARNING: %s: %s", c.info.Serial, w)
+// warn logs what the health log complains of and did not when it was last looked at: a
+// controller may raise the same event again and again. It reports whether there
+// was anything new. The caller holds events.mu.
+func (c *Controller) warn(h *Health) bool {
+	before, news := c.events.warned, false
+	c.events.warned = 0
+	for _, w := range h.complaints(c.info.WarnKelvin) {
+		c.events.warned |= w.bit
+		if before&w.bit == 0 {
+			news = true
+			c.opts.Logf("nvme: WARNING: %s: %s", c.info.Serial, w.text)
+		}
 	}
+	return news
 }
 
 // checkHealth looks at the health of a controller that was just opened. One
@@ -221,7 +234,9 @@ func (c *Controller) checkHealth() error {
 	switch {
 	case err == nil:
 		c.powerCycles = h.PowerCycles
+		c.events.mu.Lock()
 		c.warn(&h)
+		c.events.mu.Unlock()
 	case !errors.As(err, &status) && !errors.Is(err, ErrArenaFull):
 		return err
 	}

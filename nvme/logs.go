@@ -82,27 +82,42 @@ func celsius(kelvin int) int { return kelvin - 273 }
 // controller's ControllerInfo.WarnKelvin, 0 when it has none.
 func (h *Health) Warnings(warnKelvin int) []string {
 	var w []string
-	if h.CriticalWarning&spec.WarningSpare != 0 || h.SparePercent < h.SpareThresholdPercent {
-		w = append(w, fmt.Sprintf("available spare is %d %%, its threshold %d %%: the device is wearing out", h.SparePercent, h.SpareThresholdPercent))
-	}
-	if h.CriticalWarning&spec.WarningTemperature != 0 {
-		w = append(w, fmt.Sprintf("temperature is beyond a threshold: %d °C", celsius(h.TemperatureKelvin)))
-	} else if warnKelvin != 0 && h.TemperatureKelvin >= warnKelvin {
-		w = append(w, fmt.Sprintf("temperature is %d °C, the controller's limit %d °C", celsius(h.TemperatureKelvin), celsius(warnKelvin)))
-	}
-	for _, k := range []struct {
-		bit  uint8
-		text string
-	}{
-		{spec.WarningReliability, "reliability is degraded by media or internal errors"},
-		{spec.WarningReadOnly, "all media are read-only"},
-		{spec.WarningBackup, "the backup of its volatile memory failed"},
-	} {
-		if h.CriticalWarning&k.bit != 0 {
-			w = append(w, k.text)
-		}
+	for _, c := range h.complaints(warnKelvin) {
+		w = append(w, c.text)
 	}
 	return w
+}
+
+// complaint is one thing that is wrong with a controller.
+type complaint struct {
+	bit  uint8 // which: spec.WarningSpare …
+	text string
+}
+
+func (h *Health) complaints(warnKelvin int) []complaint {
+	var list []complaint
+	add := func(bit uint8, format string, args ...any) {
+		list = append(list, complaint{bit, fmt.Sprintf(format, args...)})
+	}
+	critical := h.CriticalWarning
+	if critical&spec.WarningSpare != 0 || h.SparePercent < h.SpareThresholdPercent {
+		add(spec.WarningSpare, "available spare is %d %%, its threshold %d %%: the device is wearing out", h.SparePercent, h.SpareThresholdPercent)
+	}
+	if critical&spec.WarningTemperature != 0 {
+		add(spec.WarningTemperature, "temperature is beyond a threshold: %d °C", celsius(h.TemperatureKelvin))
+	} else if warnKelvin != 0 && h.TemperatureKelvin >= warnKelvin {
+		add(spec.WarningTemperature, "temperature is %d °C, the controller's limit %d °C", celsius(h.TemperatureKelvin), celsius(warnKelvin))
+	}
+	if critical&spec.WarningReliability != 0 {
+		add(spec.WarningReliability, "reliability is degraded by media or internal errors")
+	}
+	if critical&spec.WarningReadOnly != 0 {
+		add(spec.WarningReadOnly, "all media are read-only")
+	}
+	if critical&spec.WarningBackup != 0 {
+		add(spec.WarningBackup, "the backup of its volatile memory failed")
+	}
+	return list
 }
 
 // ErrorEntry is one entry of the Error Information log (Base 2.0, figure 205).
