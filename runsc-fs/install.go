@@ -73,12 +73,15 @@ func (d *dockerFlags) options(args []string) (dockercfg.Options, service.Options
 	if err != nil {
 		return dockercfg.Options{}, service.Options{}, fmt.Errorf("path of this program: %w", err)
 	}
+	reg, err := hooks.OpenRegistry()
+	if err != nil {
+		return dockercfg.Options{}, service.Options{}, err
+	}
+	// Docker starts the runtime in its own environment, which need not name the
+	// registry that this one does.
 	var global []string
-	if root := hooks.VolumeRoot(); root != "" {
-		if root, err = filepath.Abs(root); err != nil {
-			return dockercfg.Options{}, service.Options{}, err
-		}
-		global = append(global, "--"+volumeRootFlag+"="+root)
+	if reg.Root() != registry.DefaultRoot {
+		global = append(global, "--"+volumeRootFlag+"="+reg.Root())
 	}
 	plugin := append([]string{program}, global...)
 	return dockercfg.Options{

@@ -300,9 +300,10 @@ func (r *Registry) resolveImage(given string) (path string, info fs.FileInfo, er
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil, failf(ErrImage, "image %s is a symbolic link to nothing; name the file itself", given)
 		}
-		if err == nil {
-			info, err = os.Lstat(path)
+		if err != nil {
+			return "", nil, failf(ErrImage, "image %s is a symbolic link that leads nowhere; name the file itself", given)
 		}
+		info, err = os.Lstat(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		info, err = nil, nil

@@ -214,16 +214,18 @@ func (r *Registry) Locate(path string) (volume *Volume, sub string, ok bool, err
 	if !filepath.IsAbs(path) {
 		return nil, "", false, nil
 	}
-	rel, inside := relativeTo(r.volumesPath(), filepath.Clean(path))
+	clean := filepath.Clean(path)
+	rel, inside := relativeTo(r.volumesPath(), clean)
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		clean = resolved
 		root, err := filepath.EvalSymlinks(r.volumesPath())
 		if err != nil { // no registry yet: nothing can lie in it
-			return nil, "", false, nil
+			return nil, "", false, checkElsewhere(clean)
 		}
 		rel, inside = relativeTo(root, resolved)
 	}
 	if !inside {
-		return nil, "", false, nil
+		return nil, "", false, checkElsewhere(clean)
 	}
 	parts := strings.SplitN(rel, string(filepath.Separator), 3)
 	if len(parts) < 2 || parts[1] != mountpointDir || CheckName(parts[0]) != nil {
@@ -237,6 +239,23 @@ func (r *Registry) Locate(path string) (volume *Volume, sub string, ok bool, err
 		sub = parts[2]
 	}
 	return volume, sub, true, nil
+}
+
+// checkElsewhere refuses the mountpoint of a volume of another registry: who takes it for an ordinary
+// directory writes beside the volume, and loses that with it.
+func checkElsewhere(path string) error {
+	parts := strings.Split(path, string(filepath.Separator))
+	for i := 2; i < len(parts); i++ {
+		if parts[i] != mountpointDir || parts[i-2] != volumesDir || CheckName(parts[i-1]) != nil {
+			continue
+		}
+		dir := string(filepath.Separator) + filepath.Join(parts[:i]...)
+		if _, err := readSpec(filepath.Join(dir, specFile)); err == nil {
+			root := filepath.Dir(filepath.Dir(dir))
+			return failf(ErrNotExist, "%s belongs to volume %q of another registry, %s; start the runtime with --volume-root=%s", path, parts[i-1], root, root)
+		}
+	}
+	return nil
 }
 
 // relativeTo returns path relative to root if it lies strictly below it. Both must be clean.

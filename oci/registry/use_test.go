@@ -220,6 +220,15 @@ func TestLocate(t *testing.T) {
 	}
 	_, _, _, err := r.Locate(filepath.Join(r.volumesPath(), "absent", "mountpoint"))
 	wantError(t, err, ErrNotExist, `volume "absent" does not exist`)
+	// A volume of another registry is no ordinary directory.
+	elsewhere := open(t, func(o *Options) { o.Root = filepath.Join(t.TempDir(), "other") })
+	for _, path := range []string{volume.Mountpoint(), volume.Mountpoint() + "/a", link} {
+		_, _, ok, err := elsewhere.Locate(path)
+		wantError(t, err, ErrNotExist, `belongs to volume "v" of another registry, `+r.Root())
+		if ok {
+			t.Errorf("%s is found in a registry that does not have it", path)
+		}
+	}
 	// Through a root that is a link the registry is the same.
 	other := open(t, func(o *Options) { o.Root = rootLink })
 	if got, _, ok, err := other.Locate(volume.Mountpoint()); err != nil || !ok || got.Name() != "v" {

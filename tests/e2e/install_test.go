@@ -33,8 +33,10 @@ func TestInstall(t *testing.T) {
 	}
 	product := func(args ...string) string {
 		t.Helper()
-		argv := append([]string{binary, "--volume-root=" + filepath.Join(dir, "volumes")}, args...)
-		res, err := d.Cell.Run(ctx, lab.Cmd{Argv: argv})
+		// Not by the flag: Docker's environment does not have the variable.
+		res, err := d.Cell.Run(ctx, lab.Cmd{
+			Argv: append([]string{binary}, args...), Env: []string{"RUNSC_FS_VOLUME_ROOT=" + filepath.Join(dir, "volumes")},
+		})
 		must(t, err)
 		return res.Stdout
 	}
