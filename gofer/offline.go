@@ -77,8 +77,18 @@ type Image struct {
 // valid file system. It keeps sandboxes off the image, unless force is set: then
 // a sandbox may be using it, and change it meanwhile.
 func Inspect(image Image, force bool, do func(nvme.BlockDevice) error) error {
+	return image.serveOffline(readOnly, force, do)
+}
+
+// Repair is Inspect of an image for writing, too. Nobody else may use it, and it
+// must be one file of its own: clones may see what is written to a layer.
+func Repair(path string, do func(nvme.BlockDevice) error) error {
+	return Image{Path: path}.serveOffline(readWrite, false, do)
+}
+
+func (image Image) serveOffline(mode access, force bool, do func(nvme.BlockDevice) error) error {
 	path := image.Path
-	file, err := openImage(path, readOnly, remediesOfPath(path))
+	file, err := openImage(path, mode, remediesOfPath(path))
 	if err != nil {
 		return err
 	}
@@ -102,7 +112,7 @@ func Inspect(image Image, force bool, do func(nvme.BlockDevice) error) error {
 		return err
 	}
 	defer closeAll(parents)
-	medium, err := openMedium(append(parents, file), path, true)
+	medium, err := openMedium(append(parents, file), path, mode == readOnly)
 	if err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
-// Package fsck checks a blobfs volume without changing it, and shows its
-// structures. It shares the disk format with the file system and nothing else:
+// Package fsck checks a blobfs volume without changing it, shows its
+// structures, and repairs slots of its superblock (repair.go, undo.go). It shares the disk format with the file system and nothing else:
 // replay of the log, iteration of the tree and all rules are written a second
 // time here, so that a bug of the store cannot hide its own traces.
 //

@@ -46,6 +46,15 @@ type Finding struct {
 	Path string `json:"path,omitempty"`
 	// Message says in words what is wrong.
 	Message string `json:"message"`
+	// Repair says what a repair does about it; "" if nothing.
+	Repair string `json:"repair,omitempty"`
+}
+
+// repairable notes what a repair does about the finding that add has numbered.
+func (r *Report) repairable(finding int, text string) {
+	if finding >= 0 {
+		r.Findings[finding].Repair = text
+	}
 }
 
 func (f *Finding) String() string {
@@ -102,6 +111,10 @@ type Report struct {
 	Warnings int `json:"warnings"`
 	Notes    int `json:"notes"`
 	Omitted  int `json:"omitted"`
+	// Repaired are the findings before a repair, when the others are those
+	// after it, and UndoFile is what takes the repair back.
+	Repaired []Finding `json:"repaired,omitempty"`
+	UndoFile string    `json:"undoFile,omitempty"`
 
 	limit int
 }
@@ -142,6 +155,9 @@ func (r *Report) WriteJSON(w io.Writer) error {
 // first, and a summary.
 func (r *Report) WriteText(w io.Writer) error {
 	p := printer{w: w}
+	for i := range r.Repaired {
+		p.printf("repaired: %v\n", &r.Repaired[i])
+	}
 	for i := range r.Findings {
 		p.printf("%v\n", &r.Findings[i])
 	}

@@ -67,14 +67,18 @@ func (c *checker) compareSlots(slots [format.SuperblockSlots][]byte, sb *format.
 		if b == nil {
 			continue
 		}
+		repair := ""
+		if slotSource(slots, slot, sb, best, c.io.blocks) != nil {
+			repair = "the slot is written anew from a valid one"
+		}
 		other, err := format.DecodeSuperblock(b, slot, c.io.blocks)
 		switch {
 		case err != nil:
-			c.found(Note, CodeSuperblockCopy, slotName(slot),
-				"holds no valid superblock (%s); slot %d is used, and a later checkpoint writes this one anew", reason(err), best)
+			c.rep.repairable(c.found(Note, CodeSuperblockCopy, slotName(slot),
+				"holds no valid superblock (%s); slot %d is used, and a later checkpoint writes this one anew", reason(err), best), repair)
 			continue
 		case other.UUID != sb.UUID:
-			c.found(Warning, CodeSuperblockForeign, slotName(slot), "belongs to another volume, %v", other.UUID)
+			c.rep.repairable(c.found(Warning, CodeSuperblockForeign, slotName(slot), "belongs to another volume, %v", other.UUID), repair)
 			continue
 		}
 		valid++
@@ -83,12 +87,17 @@ func (c *checker) compareSlots(slots [format.SuperblockSlots][]byte, sb *format.
 			c.found(Error, CodeSuperblockDiffers, slotName(slot),
 				"says something else than slot %d about the same generation %d", best, sb.Generation)
 		case slot%2 == best%2 && other.Generation != sb.Generation:
-			c.found(Note, CodeSuperblockCopy, slotName(slot),
-				"is of generation %d, its pair slot %d of generation %d: writing was interrupted", other.Generation, best, sb.Generation)
+			c.rep.repairable(c.found(Note, CodeSuperblockCopy, slotName(slot),
+				"is of generation %d, its pair slot %d of generation %d: writing was interrupted", other.Generation, best, sb.Generation), repair)
 		}
 	}
 	if valid == 1 {
-		c.found(Warning, CodeSuperblockFew, slotName(best), "is the only valid one: copy the data while it can be read")
+		few := c.found(Warning, CodeSuperblockFew, slotName(best), "is the only valid one: copy the data while it can be read")
+		for slot := range slots {
+			if slotSource(slots, slot, sb, best, c.io.blocks) != nil {
+				c.rep.repairable(few, "the other slots are written anew from it")
+			}
+		}
 	}
 }
 
