@@ -329,9 +329,25 @@ func (a *allocator) releasePending(lsn LSN) {
 	n := 0
 	for ; n < len(a.pending) && a.pending[n].lsn <= lsn; n++ {
 		a.releaseFreedLocked(a.pending[n].run)
+		a.returnToLocked(a.pending[n].run)
 		a.pendingBlocks -= int64(a.pending[n].run.Blocks)
 	}
 	a.pending = append(a.pending[:0], a.pending[n:]...)
+}
+
+// returnBlocks is how far back data without a goal goes for freed blocks: 16 MiB.
+const returnBlocks = 4096
+
+// returnToLocked has data without a goal go to a run that was freed, if that lies
+// shortly before where it would go now. Files that come and go, as the journals
+// of databases do, then use the same blocks all the time. In an image file those
+// have been written before; new ones would be holes, each with a commit of the
+// journal of the host's file system, and the file would grow to its full size.
+// What waits to be discarded becomes a hole anyway.
+func (a *allocator) returnToLocked(r format.Run) {
+	if !a.discard.on && r.End() <= a.dataGoal && a.dataGoal-r.Start <= returnBlocks {
+		a.dataGoal = r.Start
+	}
 }
 
 // releaseFrozenNodes makes allocatable what only superseded superblocks lead to.
