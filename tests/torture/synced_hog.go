@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,7 +81,8 @@ func (h *hog) verify(dir string, acked int64) (int64, error) {
 
 func (h *hog) step(dir string, n int64) error {
 	if h.mapping == nil {
-		return unix.Nanosleep(&unix.Timespec{Sec: 1}, nil)
+		time.Sleep(time.Second) // not nanosleep(2), which the runtime's signals interrupt
+		return nil
 	}
 	for k := range hogStep {
 		// Always the same cell of a page, so that the newest step is what counts.
